@@ -1,4 +1,4 @@
-"""Choices of sparsity and rank, noise, outlying rows, scores, memory and files."""
+"""Choices of sparsity and rank, noise, outlying rows, memory and files."""
 
 import pickle
 import tracemalloc
@@ -80,18 +80,13 @@ def test_the_choice_keeps_exact_recovery(rng):
     assert given.candidates_.shape == (0, 2)
 
 
-def test_number_of_components_by_share_or_hidden_entries(rng):
-    clean, X = planted(rng, noise=0.5)
+def test_number_of_components_by_share_of_the_variance(rng):
+    _, X = planted(rng, noise=0.5)
     full = RobustPCA(sparsity=1.0).fit(X)
     assert full.rank_ > 10
     shares = np.cumsum(full.explained_variance_ratio_)
-    model = RobustPCA(0.9, sparsity=1.0).fit(X)
-    k = model.n_components_
+    k = RobustPCA(0.9, sparsity=1.0).fit(X).n_components_
     assert shares[k - 2] < 0.9 <= shares[k - 1]
-    chosen = RobustPCA("auto", sparsity=1.0).fit(X)
-    assert 3 <= chosen.n_components_ < full.rank_ / 2
-    kept = chosen.inverse_transform(chosen.transform(X))
-    assert relative(kept, clean) < 1.05 * relative(full.low_rank_, clean)
     for wrong in (0.0, 1.5, "all"):
         with pytest.raises(ValueError, match="`n_components` must be an integer from"):
             RobustPCA(wrong).fit(X)
@@ -201,31 +196,3 @@ def test_sparse_matrices_are_those_of_the_dense_array(rng):
     dense, sparse = (RobustPCA(sparsity=1.0).fit(rows) for rows in (X, csr_array(X)))
     assert_array_equal(dense.components_, sparse.components_)
     assert_array_equal(dense.transform(X[:5]), sparse.transform(csr_array(X[:5])))
-
-
-def test_weights_count_rows_for_the_noise_and_for_outlying_rows(rng):
-    clean, _ = planted(rng, n=120, d=30, rank=2)
-    noisy = clean + 0.3 * rng.standard_normal(clean.shape)
-    weights = rng.integers(0, 4, 120)
-    settings = {"sparsity": 1.0, "noise": "auto", "tol": 1e-7}
-    weighed = RobustPCA(**settings).fit(noisy, sample_weight=weights)
-    repeated = RobustPCA(**settings).fit(np.repeat(noisy, weights, axis=0))
-    assert_allclose(weighed.noise_, repeated.noise_, rtol=1e-3)
-    assert_allclose(weighed.components_, repeated.components_, atol=1e-3)
-    # Rows of a cluster, a third of all, are a ninth of the weight.
-    rows = noisy.copy()
-    rows[:40] = 30 + rng.standard_normal((40, 30))
-    light = np.where(np.arange(120) < 40, 1, 4)
-    model = RobustPCA(2, errors="rows").fit(rows, sample_weight=light)
-    assert not model.support_[:40].any()
-    assert model.support_[40:].mean() > 0.7
-
-
-def test_weights_are_checked(rng):
-    _, X = planted(rng, n=20, d=10)
-    with pytest.raises(ValueError, match=r"of shape \(20,\), one weight per row"):
-        RobustPCA().fit(X, sample_weight=np.ones(19))
-    with pytest.raises(ValueError, match="at least 2 positive weights; got 1"):
-        RobustPCA().fit(X, sample_weight=np.arange(20) == 3)
-    with pytest.raises(ValueError, match="finite numbers >= 0"):
-        RobustPCA().fit(X, sample_weight=-np.ones(20))

@@ -11,7 +11,7 @@ from eigenheads.estimators._robust_pca_splitting import (
     ErrorPenalty,
     SparseSplitting,
 )
-from eigenheads.functional import attention_pursuit
+from eigenheads.functional import attention_pursuit, singular_value_threshold
 
 
 def noisy(rng, n=50, d=20):
@@ -158,16 +158,32 @@ def test_without_errors_the_stable_pursuit_is_the_proximal_map(rng):
     assert_allclose(running.low_rank.block(slice(None)), wanted, atol=1e-8)
 
 
-def test_weights_count_rows(rng):
-    x = noisy(rng, n=30, d=12)
-    weights = rng.integers(0, 4, 30)
-    model = {"sparsity": 1.0, "tol": 1e-9, "max_iter": 5000}
-    weighed = RobustPCA(**model).fit(x, sample_weight=weights)
-    repeated = RobustPCA(**model).fit(np.repeat(x, weights, axis=0))
-    assert_allclose(weighed.components_, repeated.components_, atol=1e-5)
-    assert_allclose(weighed.mean_, repeated.mean_, atol=1e-5)
-    expected = repeated.explained_variance_
-    assert_allclose(weighed.explained_variance_, expected, rtol=1e-5)
-    assert_allclose(weighed.transform(x), repeated.transform(x), atol=1e-4)
-    codes = weighed.fit_transform(x, sample_weight=weights)
-    assert_allclose(codes, weighed.transform(x), atol=1e-4)
+@pytest.mark.parametrize("shape", [(300, 150), (150, 300), (200, 20), (20, 200)])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_warm_low_rank_step_equals_the_one_from_the_start(rng, shape, dtype):
+    n, d = shape
+    x = 10 * rng.standard_normal((n, 4)) @ rng.standard_normal((4, d)) + 3.0
+    warm = CentredNuclearNorm()
+    for _ in range(6):
+        x = x + 0.1 * rng.standard_normal(shape)
+        found = warm(x.astype(dtype), np.full((1, 1), 1 / 20))
+    mean = x.mean(axis=0)
+    expected = singular_value_threshold(x - mean, 20.0)
+    sizes = np.linalg.svd(expected, compute_uv=False)[:4]
+    # A mean near zero has the rounding of the numbers that it is made of.
+    assert_allclose(warm.mean, mean, atol=1e-5 * np.abs(mean).max())
+    assert_allclose(warm.singular_values, sizes, rtol=1e-4)
+    scale = np.abs(expected).max()
+    assert_allclose(warm.left @ warm.right, expected, atol=1e-4 * scale)
+    assert_allclose(found.block(slice(None)) - mean, expected, atol=1e-4 * scale)
+    assert_allclose(warm.right @ warm.right.T, np.eye(4), atol=1e-5)
+    lengths = np.linalg.norm(warm.left, axis=0)
+    assert_allclose(lengths, warm.singular_values, rtol=1e-5)
+
+
+def test_the_block_of_the_low_rank_step_grows_with_the_rank(rng):
+    warm, penalty = CentredNuclearNorm(), np.full((1, 1), 1.0)
+    for rank in (2, 30, 0):
+        x = rng.standard_normal((400, rank)) @ rng.standard_normal((rank, 300))
+        warm(x, penalty)
+        assert len(warm.singular_values) == rank

@@ -105,23 +105,6 @@ def repeated_rows(
     return np.repeat(np.arange(len(weights)), copies.astype(np.int64))
 
 
-def weighted_quantile(
-    values: FloatArray, weights: FloatArray | None, share: float
-) -> float:
-    """Return a quantile as if values were repeated as often as they weigh.
-
-    Where the share is reached exactly between two values, it is their mean.
-    """
-    order = np.argsort(values, kind="stable")
-    ones = np.ones(len(values)) if weights is None else weights
-    order = order[ones[order] > 0]
-    mass = np.cumsum(ones[order])
-    goal = share * mass[-1]
-    ends = np.searchsorted(mass, [goal * (1 - 1e-12), goal * (1 + 1e-12)])
-    middle = values[order[np.minimum(ends, len(order) - 1)]]
-    return float(middle.mean())
-
-
 # --- Links to the documentation ------------------------------------------------------
 
 

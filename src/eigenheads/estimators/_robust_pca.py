@@ -15,27 +15,30 @@ from eigenheads._checks import (
     check_positive,
     fail,
 )
-from eigenheads._typing import FloatArray
-from eigenheads.estimators._parameters import check_verbose, read_row_weights
-from eigenheads.estimators._robust_pca_codes import RobustCodes, stored
+from eigenheads._rng import random_source
+from eigenheads.estimators._parameters import check_verbose
 from eigenheads.estimators._robust_pca_pursuit import LowRankSplit, Pursuit, prepare
+from eigenheads.estimators._robust_pca_rows import RobustRows, stored
 from eigenheads.estimators._robust_pca_selection import (
-    Selection,
     central_rows,
+    choose_sparsity,
     estimate_noise,
     fitting_rows,
-    noise_penalty,
-    select,
 )
 from eigenheads.estimators._robust_pca_splitting import ErrorPenalty
+from eigenheads.estimators._signal_search import conformal_threshold, hold_out
+
+# Share of the training rows that are called outliers if nothing is given.
+_CONTAMINATION = 0.1
 
 
-class RobustPCA(RobustCodes):
-    r"""Principal components of data with some grossly wrong entries.
+class RobustPCA(RobustRows):
+    r"""Principal components of data with wrong or missing cells, and outlier detection.
 
-    Principal component pursuit [1]_ with a free mean splits the data into
-    :math:`X = L + S`, where :math:`L` has few principal components and :math:`S` has
-    few non-zero entries of any size:
+    Robust PCA, PCA with missing values, and a detector of cellwise outliers that names
+    the wrong cells, in new rows too. Principal component pursuit [1]_ with a free mean
+    splits the data into :math:`X = L + S`, where :math:`L` has few principal components
+    and :math:`S` has few non-zero entries of any size:
 
     .. math::
 
@@ -43,9 +46,8 @@ class RobustPCA(RobustCodes):
         + \lambda \lVert S \rVert_1
         \quad \text{such that } L + S = X \text{ where } X \text{ is observed},
 
-    with the column means :math:`\bar L`. Missing values (NaN) are left out.
-
-    A row, of the training data or new, has the code
+    with the column means :math:`\bar L`. Missing values (NaN) are left out. A row, of
+    the training data or new, has the code
 
     .. math::
 
@@ -53,25 +55,31 @@ class RobustPCA(RobustCodes):
         + \lambda \sum_{j \text{ observed}} |x_j - \bar L_j - (W z)_j|,
 
     with all components :math:`W` and singular values :math:`\sigma` of the low-rank
-    part: the pursuit of one row, with the components and the mean held fixed. For
-    training rows it returns the codes of :math:`L` (see Notes).
+    part: the pursuit of one row, with the components and the mean held fixed.
+
+    *When plain PCA residuals find wrong cells better.* If wrong cells have values that
+    are usual in their column, as when rows are mixed up, residuals of PCA rank them
+    better: on digits with 3 % of the cells taken from other rows their average
+    precision is 0.14, that of :meth:`sparse_of` 0.02. On digits with cells shifted by
+    three deviations it is 0.44 against 0.67.
 
     Parameters
     ----------
-    n_components : int, float, "auto" or None, default=None
+    n_components : int, float or None, default=None
         Largest number of components to keep; None keeps as many as the low-rank part
         has. A number between 0 and 1 keeps as many as explain this share of its
-        variance, ``"auto"`` as many as predict hidden entries best. The pursuit itself
-        finds the rank and does not depend on this number.
+        variance. The pursuit itself finds the rank and does not depend on this number.
 
     sparsity : float or "auto", default="auto"
         Penalty of :math:`S`: :math:`\lambda` is `sparsity` divided by
         :math:`\sqrt{q \max(n, d)}`, for `n` rows, `d` columns and the share `q` of
         observed entries (3 `sparsity` over :math:`\sqrt{q n}` for rows). 1.0 is the
         choice of [1]_ for which exact recovery is proved. Larger ones leave more of the
-        data in :math:`L`. ``"auto"`` takes the value that best removes errors like
-        those of the data (see Notes); it is 1.0 if the data are exactly low-rank up to
-        errors, for errors in rows and for fewer than 2000 entries.
+        data in :math:`L`; ``inf`` leaves all: PCA with missing values, exact for data
+        of low rank with holes (for noisy data see `noise`). ``"auto"`` takes the value
+        that best removes errors like those of the data (see Notes); it is 1.0 if the
+        data are exactly low-rank up to errors, for errors in rows and for fewer than
+        2000 entries.
 
     errors : {"entries", "rows"}, default="entries"
         Whether single entries are wrong, or whole rows. For rows :math:`\lVert S
@@ -87,6 +95,18 @@ class RobustPCA(RobustCodes):
         :math:`\sqrt n + \sqrt d`, so that pure noise has no components. ``"auto"``
         estimates it robustly.
 
+    contamination : float or None, default=None
+        Share of the training rows that :meth:`predict` calls outliers. None is a tenth
+        by the distances of the fit, which differ from those of :meth:`score_samples`
+        by its accuracy; a number costs the codes of the training rows.
+
+    false_positive_rate : float or None, default=None
+        If given, it replaces `contamination`: a new ordinary row is called an outlier
+        with at most this probability (the false-alarm rate), whatever the distribution
+        is. For that a fifth of the rows, up to half if fewer than one over the rate,
+        is held out of the pursuit, and the threshold is a conformal quantile of their
+        scores. Outliers among them make the threshold more cautious.
+
     tol : float or "auto", default="auto"
         The pursuit stops when both relative residuals are smaller; see Notes.
         ``"auto"`` is 1e-6, but stops earlier on data that are not low-rank up to errors
@@ -99,7 +119,7 @@ class RobustPCA(RobustCodes):
 
     verbose : int, default=0
         If positive, print the residuals at least every 10 iterations, also of the
-        pursuits that choose `sparsity`, the number of components and the noise.
+        pursuits that choose `sparsity` and the noise.
 
     Attributes
     ----------
@@ -141,9 +161,12 @@ class RobustPCA(RobustCodes):
     noise_ : float
         Standard deviation of the noise, given or estimated.
 
+    offset_ : float
+        Rows whose score is lower are called outliers.
+
     support_ : ndarray of shape (n_samples,)
-        Which rows the fit used: not those of weight zero and, for errors in rows, not
-        the outlying ones.
+        Which rows the fit used: not those held out and, for errors in rows, not the
+        outlying ones.
 
     candidates_ : ndarray of shape (n_candidates, 2)
         Values of `sparsity` that were tried last, and the root mean squared errors of
@@ -171,43 +194,35 @@ class RobustPCA(RobustCodes):
     See Also
     --------
     sklearn.decomposition.PCA : For data without gross errors.
-    eigenheads.functional.singular_value_threshold : The step that reduces the rank.
-    eigenheads.functional.soft_threshold : The step that yields the sparse part.
+    sklearn.ensemble.IsolationForest : Outliers that no linear relation shows.
 
     Notes
     -----
-    *Codes of training rows.* The nuclear norm of a centred matrix is the least value of
-    :math:`\tfrac12 \lVert A \rVert_F^2 + \tfrac12 \lVert B \rVert_F^2` over its
-    factorisations :math:`A B^\top`, reached at :math:`B = W \Sigma^{1/2}`. With that
-    :math:`B` fixed, the pursuit separates into one strictly convex problem per row, the
-    one of :math:`z`. So ``fit_transform(X)`` and ``fit(X).transform(X)`` agree up to
-    `tol`, or to the last `residual_` if that is larger.
+    *Codes of training rows.* ``fit_transform(X)`` and ``fit(X).transform(X)`` agree up
+    to `tol`, or to the last `residual_` if that is larger: with the components fixed
+    the pursuit separates into the problems of the rows (Proposition 6 of the theory
+    page on the pursuit).
 
     *Choice of the sparsity.* A pursuit with `sparsity` 1 finds errors, of which the
     larger class (Otsu's threshold) is hidden and planted into other rows, at the same
-    columns and with the same values. Blocks of wrong pixels thus remain blocks. Each
-    candidate, a power of :math:`\sqrt 2`, is fitted to these data; its error is the
-    distance of its low-rank part from the data before planting. The best candidate
-    finds errors in turn, once, and the value at the vertex of a parabola through the
-    best three candidates is taken. With dense noise the choice is too large, since
-    noise that is kept does not count as an error: use ``noise="auto"``. Data without
-    errors lose their largest deviations from the low-rank part, as with every fixed
-    value.
+    columns and with the same values. Each candidate, a power of :math:`\sqrt 2`, is
+    fitted to these data; its error is the distance of its low-rank part from the data
+    before planting. The best candidate finds errors in turn, once, and the value at the
+    vertex of a parabola through the best three candidates is taken. With dense noise
+    the choice is too large: use ``noise="auto"``. Data without errors lose their
+    largest deviations from the low-rank part, as with every fixed value.
 
     *Convergence.* Both problems are solved by over-relaxed Douglas-Rachford splitting,
-    which converges to a minimum for every fixed penalty, with a residual that never
-    grows [2]_; the penalty is balanced finitely often. The two residuals are
-    :math:`\lVert X - L - S \rVert_F / \lVert L \rVert_F` and the relative step of
-    :math:`S` in units of the multiplier; both vanish only at a minimum. A rule that
-    uses the first alone, as is common with growing penalties, stops at points that are
-    not a minimum. See the theory page on the pursuit.
+    which converges to a minimum for every fixed penalty [2]_; the penalty is balanced
+    finitely often. The two residuals are :math:`\lVert X - L - S \rVert_F / \lVert L
+    \rVert_F` and the relative step of :math:`S` in units of the multiplier; both vanish
+    only at a minimum.
 
     *Cost.* While the rank is below an eighth of the shorter side, an iteration costs
-    O(n d rank): the singular vectors of the last iteration are improved. Otherwise it
-    costs O(n d min(n, d)). Beside `X`, two arrays of its size are held, in its
-    precision; choosing `sparsity` takes about ten arrays of at most 400 000
-    entries. The result scales with `X`, but depends on the units of the features
-    relative to each other, as that of PCA does.
+    O(n d rank), otherwise O(n d min(n, d)). Beside `X`, two arrays of its size are
+    held, in its precision; choosing `sparsity` takes about ten arrays of at most
+    400 000 entries. The result scales with `X`, but depends on the units of the
+    features relative to each other, as that of PCA does.
 
     References
     ----------
@@ -231,18 +246,21 @@ class RobustPCA(RobustCodes):
     2
     >>> bool(np.abs(model.low_rank_ - clean).max() < 1e-4)
     True
-    >>> cleaned = model.inverse_transform(model.transform(X[:5]))
-    >>> bool(np.abs(cleaned - clean[:5]).max() < 1e-4)
-    True
+    >>> row = clean[:1].copy()
+    >>> row[0, 7] += 10
+    >>> int(np.abs(model.sparse_of(row)).argmax())
+    7
     """
 
     def __init__(
         self,
-        n_components: int | float | str | None = None,
+        n_components: int | float | None = None,
         *,
         sparsity: float | str = "auto",
         errors: str = "entries",
         noise: float | str = 0.0,
+        contamination: float | None = None,
+        false_positive_rate: float | None = None,
         tol: float | str = "auto",
         max_iter: int = 1000,
         verbose: int = 0,
@@ -251,11 +269,13 @@ class RobustPCA(RobustCodes):
         self.sparsity = sparsity
         self.errors = errors
         self.noise = noise
+        self.contamination = contamination
+        self.false_positive_rate = false_positive_rate
         self.tol = tol
         self.max_iter = max_iter
         self.verbose = verbose
 
-    def fit(self, X: ArrayLike, y: object = None, sample_weight: Any = None) -> Self:
+    def fit(self, X: ArrayLike, y: object = None) -> Self:
         """Split the data and keep the principal components of the low-rank part.
 
         Parameters
@@ -267,20 +287,15 @@ class RobustPCA(RobustCodes):
         y : Ignored
             Not used, present for consistency.
 
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights of rows: a weight of 2 counts like two equal rows.
-
         Returns
         -------
         self : object
             The fitted estimator.
         """
-        self._fit(X, sample_weight)
+        self._fit(X)
         return self
 
-    def fit_transform(
-        self, X: ArrayLike, y: object = None, sample_weight: Any = None
-    ) -> NDArray[np.floating]:
+    def fit_transform(self, X: ArrayLike, y: object = None) -> NDArray[np.floating]:
         """Fit, and return the codes of the training rows.
 
         Parameters
@@ -291,102 +306,97 @@ class RobustPCA(RobustCodes):
         y : Ignored
             Not used, present for consistency.
 
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights of rows.
-
         Returns
         -------
         codes : ndarray of shape (n_samples, n_components)
             Codes of the low-rank part.
         """
-        self._fit(X, sample_weight)
+        self._fit(X)
         return self._codes[:, : self.n_components_].copy()
 
-    def _fit(self, X: ArrayLike, sample_weight: Any) -> None:
+    def _fit(self, X: ArrayLike) -> None:
         self._check_parameters()
         data = self._read(X, reset=True)
         self._check_n_components(min(data.shape))
-        weights = read_row_weights(sample_weight, len(data))
-        used = np.ones(len(data), dtype=bool) if weights is None else weights > 0
-        if used.sum() < 2:
-            got = Got(f"{used.sum()} positive weights")
-            fail("sample_weight", "at least 2 positive weights", got)
+        used, held = np.ones(len(data), dtype=bool), self._held_out(len(data))
+        used[held] = False
+        empty = np.flatnonzero(np.isnan(data[used]).all(axis=0))
+        if len(empty):
+            got = Got(f"no value at all in column {empty[0]}")
+            contract = "data with a value in every column"
+            fail("X", contract, got, hint="Drop such columns.")
         if self.errors == "rows":
             # Many outlying rows would attract components, so the first fit is to the
             # central rows. It then decides about all.
             core = used.copy()
-            used_weights = None if weights is None else weights[used]
-            core[used] = central_rows(data[used], used_weights)
-            self._pursue_all(data, core, weights)
-            lengths = np.linalg.norm(self._pursue(data)[1], axis=1)
-            floor = 1e-5 * float(np.median(lengths[used]))
-            used &= fitting_rows(lengths, core, floor, weights)
-            self._report(f"{used.sum()} of {len(used)} rows are not outlying")
-        self._pursue_all(data, used, weights)
+            core[used] = central_rows(data[used])
+            self._pursue_all(data[core])
+            lengths = self._pursue(data[used])[2].astype(np.float64)
+            used[used] = fitting_rows(lengths, core[used])
+            self._report(f"{used.sum()} of {len(used)} rows are fitted")
+        distances = self._pursue_all(data if used.all() else data[used])
         self.support_ = used
         if not used.all():
             # Rows that were left out are coded as new ones are.
-            codes, sparse = self._pursue(data)
-            codes[used], sparse[used] = self._codes, self.sparse_
+            codes, sparse, all_distances = self._pursue(data)
+            codes[used], sparse[used], all_distances[used] = (
+                self._codes,
+                self.sparse_,
+                distances,
+            )
             self._codes, self._sparse = codes, stored(sparse)
+            distances = all_distances
+        self._null_scores = np.sort(-distances[held].astype(np.float64))
+        if self.false_positive_rate is not None:
+            rate = float(self.false_positive_rate)
+            self.offset_ = -conformal_threshold(distances[held], rate)
+            return
+        share = _CONTAMINATION
+        if self.contamination is not None:
+            share, distances = float(self.contamination), self._pursue(data)[2]
+        self.offset_ = -float(np.quantile(distances, 1 - share))
 
-    def _pursue_all(
-        self,
-        data: NDArray[np.floating],
-        used: NDArray[np.bool_],
-        weights: FloatArray | None,
-    ) -> None:
-        if not used.all():
-            data = data[used]
-        prepared = prepare(data, None if weights is None else weights[used])
-        of_rows = self.errors == "rows"
-        is_chosen = self.n_components == "auto"
-        fixed = None if self.sparsity == "auto" else float(self.sparsity)
-        if fixed is None and of_rows:
-            fixed = 1.0  # hidden entries of outlying rows would speak for keeping them
-        level = None if self.noise == "auto" else float(self.noise) / prepared.unit
-        if level is None:
-            start = 1.0 if fixed is None else fixed
-            level = estimate_noise(
-                prepared, sparsity=start, of_rows=of_rows, report=self._report
-            )
+    def _held_out(self, n: int) -> NDArray[np.int64]:
+        """Return the rows that only set the threshold."""
+        if self.false_positive_rate is None:
+            return np.empty(0, dtype=np.int64)
+        rate = float(self.false_positive_rate)
+        least = 1 / (n // 2 + 1)
+        if rate < least:
+            contract = f"at least {least:.3g} for {n} rows"
+            fail("false_positive_rate", contract, self.false_positive_rate)
+        return hold_out(n, rate, random_source(0))[1]
+
+    def _pursue_all(self, data: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Fit these rows; return their distances from the low-rank part."""
+        prepared, of_rows = prepare(data), self.errors == "rows"
+        # Hidden entries of outlying rows would speak for keeping them.
+        is_chosen = self.sparsity == "auto" and not of_rows
+        relative = 1.0 if self.sparsity == "auto" else float(self.sparsity)
+        if self.noise == "auto":
+            level = estimate_noise(prepared, relative, of_rows, self._report)
             self._report(f"noise of standard deviation {level * prepared.unit:.4g}")
-        chosen = Selection(fixed or 1.0, None, np.empty((0, 2)))
-        if fixed is None or is_chosen:
-            chosen = select(
-                prepared,
-                sparsity=fixed,
-                noise=level,
-                of_rows=of_rows,
-                needs_rank=is_chosen,
-                report=self._report,
-            )
-        price = chosen.sparsity * prepared.price(of_rows)
-        errors = ErrorPenalty(price, noise_penalty(level, prepared), of_rows)
-        pursuit = Pursuit(prepared, errors, self._report)
+        else:
+            level = float(self.noise) / prepared.unit
+        self.candidates_ = np.empty((0, 2))
+        if is_chosen:
+            chosen = choose_sparsity(prepared, level, self._report)
+            relative, self.candidates_ = chosen
+        price, nu = relative * prepared.price(of_rows), prepared.noise_penalty(level)
+        pursuit = Pursuit(prepared, ErrorPenalty(price, nu, of_rows), self._report)
         tol, settled = self._tolerances()
         split = pursuit.result(pursuit.run(tol, int(self.max_iter), settled))
-        self.relative_sparsity_, self.candidates_ = chosen.sparsity, chosen.candidates
-        self.noise_ = level * prepared.unit
-        n_rows = prepared.n_rows
+        self.relative_sparsity_, self.noise_ = relative, level * prepared.unit
         del prepared, pursuit
-        self._keep(split, data.dtype, n_rows, chosen.n_components)
+        self._keep(split, data.dtype)
+        return split.distances
 
-    def _keep(
-        self,
-        split: LowRankSplit,
-        dtype: np.dtype[Any],
-        n_rows: float,
-        chosen: int | None,
-    ) -> None:
+    def _keep(self, split: LowRankSplit, dtype: np.dtype[Any]) -> None:
         sizes = split.singular_values
-        rank = len(sizes)
-        variances = sizes**2 / max(n_rows - 1, 1e-300)
+        rank, n = len(sizes), len(split.left)
         shares = (sizes / np.linalg.norm(sizes)) ** 2 if rank else sizes
         n_kept = rank
-        if isinstance(self.n_components, str):
-            n_kept = rank if chosen is None else min(rank, chosen)
-        elif self.n_components is not None and self.n_components < 1:
+        if self.n_components is not None and self.n_components < 1:
             within = np.cumsum(shares) < self.n_components
             n_kept = min(rank, int(within.sum()) + 1)
         elif self.n_components is not None:
@@ -399,7 +409,7 @@ class RobustPCA(RobustCodes):
         self.components_ = split.components[:n_kept].astype(dtype)
         self.mean_ = split.mean.astype(dtype)
         self.singular_values_ = sizes[:n_kept].astype(dtype)
-        self.explained_variance_ = variances[:n_kept].astype(dtype)
+        self.explained_variance_ = (sizes[:n_kept] ** 2 / max(n - 1, 1)).astype(dtype)
         self.explained_variance_ratio_ = shares[:n_kept].astype(dtype)
         self.sparsity_ = split.errors.sparsity
         self.objective_, self.residual_ = split.objective, split.residual
@@ -419,20 +429,31 @@ class RobustPCA(RobustCodes):
 
     def _check_n_components(self, largest: int) -> None:
         value = self.n_components
-        if value is None or (isinstance(value, str) and value == "auto"):
-            return
         is_share = isinstance(value, float | np.floating) and 0 < value < 1
-        if not is_share:
-            hint = 'A number between 0 and 1 is a share of the variance; also "auto".'
+        if value is not None and not is_share:
+            hint = "A number between 0 and 1 is a share of the variance."
             check_count("n_components", value, maximum=largest, hint=hint)
 
     def _check_parameters(self) -> None:
         for name in ("sparsity", "tol"):
             value = getattr(self, name)
-            if not (isinstance(value, str) and value == "auto"):
+            is_infinite = name == "sparsity" and isinstance(value, float)
+            is_infinite = is_infinite and value == np.inf
+            if not is_infinite and not (isinstance(value, str) and value == "auto"):
                 check_positive(name, value)
         if not (isinstance(self.noise, str) and self.noise == "auto"):
             check_number("noise", self.noise, minimum=0.0)
         check_choice("errors", self.errors, ("entries", "rows"))
+        if self.errors == "rows" and self.sparsity == np.inf:
+            contract, hint = (
+                "finite for errors='rows'",
+                "It means: there are no errors.",
+            )
+            fail("sparsity", contract, self.sparsity, hint=hint)
+        share, rate = self.contamination, self.false_positive_rate
+        if share is not None and check_positive("contamination", share) > 0.5:
+            fail("contamination", "at most 0.5, or None", share)
+        if rate is not None and check_positive("false_positive_rate", rate) >= 1:
+            fail("false_positive_rate", "a number below 1, or None", rate)
         check_count("max_iter", self.max_iter)
         check_verbose(self.verbose)

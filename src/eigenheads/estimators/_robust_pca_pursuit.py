@@ -1,4 +1,4 @@
-r"""Principal component pursuit: the fit of robust PCA, and the codes of new rows."""
+r"""Principal component pursuit: the fit of robust PCA."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -7,26 +7,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import eigh
 
+from eigenheads._rng import random_source
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._robust_pca_splitting import (
     ErrorPenalty,
     RowFactors,
     SparseSplitting,
 )
-from eigenheads.estimators._robust_pca_svd import WarmThresholdedSVD
 
-# Rows that `transform` works on together: a few arrays of this many entries.
-_BLOCK_ENTRIES = 2_000_000
-# ``tol="auto"``: residuals of data that are low-rank up to their errors. Other data
-# have settled if ten steps change the objective by less than the second number.
-AUTO_TOL, SETTLED = 1e-6, 5e-4
-_LOOK_BACK = 10
-_ROW_PRICE = 3.0
-# The median of so many rows is centre enough: the mean is free in the pursuit.
-_CENTRE_ROWS = 1000
-# Rows that are read together.
-_SLICE_ROWS = 256
+# --- The low-rank step ---------------------------------------------------------------
+
+# Columns beyond the predicted rank, which speed up the convergence of the others.
+_SPARE = 8
+# The smaller Gram matrix is decomposed if its side is at most this, or at most this
+# many times the block of a partial decomposition.
+_SMALL_SIDE, _FULL_FROM = 96, 8
+# Products of a cold start: each squares the separation of the singular values.
+_COLD_STEPS = 4
+# Columns (or rows) of the matrix that are converted to double precision at a time.
+_BLOCK = 1024
 
 
 class CentredNuclearNorm:
@@ -34,60 +35,128 @@ class CentredNuclearNorm:
 
     The column means are not penalised and stay as they are; the singular values of the
     centred argument are shrunk. (The mean is orthogonal to the centred argument, which
-    has the least nuclear norm of all matrices that differ from it by equal rows.)
+    has the least nuclear norm of all matrices that differ from it by equal rows.) The
+    right singular vectors of one matrix are the start for the next.
 
-    Parameters
+    Attributes
     ----------
-    roots
-        Square roots of the weights of rows, as a column, by which the matrix was
-        multiplied; None is ones.
+    mean
+        Column means of the last matrix.
+    singular_values
+        Of the result, largest first.
+    left, right
+        The centred result is ``left @ right``; the rows of `right` are orthonormal, the
+        columns of `left` orthogonal and as long as the singular values.
+    threshold
+        What was subtracted from the singular values.
     """
 
-    def __init__(self, roots: FloatArray | None = None) -> None:
-        self._svd = WarmThresholdedSVD(roots)
-        self._roots = roots
+    def __init__(self) -> None:
         self.singular_values: FloatArray = np.empty(0)
+        self._basis: FloatArray | None = None  # right vectors of the last matrix
+        self._random = random_source(0)
 
     def __call__(self, x: FloatArray, penalty: FloatArray) -> RowFactors:
         self.threshold = 1 / float(penalty[0, 0])
-        factors = self._svd(x, self.threshold)
-        self.singular_values = factors.singular_values
-        self.mean, self.right = self._svd.mean, factors.right
-        self.left = factors.left * factors.singular_values
-        ones = np.ones((len(x), 1)) if self._roots is None else self._roots
+        n = len(x)
+        self.mean = (np.ones(n, dtype=x.dtype) @ x).astype(np.float64) / n
+        side = min(x.shape)
+        block = min(len(self.singular_values) + _SPARE, side)
+        if side <= _SMALL_SIDE or _FULL_FROM * block > side:
+            left, sizes, right = self._full(x)
+        else:
+            left, sizes, right = self._partial(x, block)
+        self.singular_values, self.right = sizes - self.threshold, right
+        self.left = left * self.singular_values
         return RowFactors(
-            np.concatenate([self.left, ones], axis=1),
-            np.concatenate([factors.right, self.mean[None]]),
+            np.concatenate([self.left, np.ones((n, 1))], axis=1),
+            np.concatenate([right, self.mean[None]]),
         )
+
+    def _full(self, x: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Decompose the smaller Gram matrix, formed in double precision."""
+        n, d = x.shape
+        is_tall = n >= d
+        gram = np.zeros((min(n, d),) * 2)
+        for start in range(0, max(n, d), _BLOCK):
+            part = slice(start, start + _BLOCK)
+            rows = x[part] - self.mean if is_tall else (x[:, part] - self.mean[part]).T
+            gram += rows.T @ rows
+        low, top = self.threshold**2, 2 * float(np.trace(gram))
+        if low >= top:
+            return np.empty((n, 0)), np.empty(0), np.empty((0, d))
+        sizes, vectors = eigh(
+            gram, subset_by_value=(low, top), overwrite_a=True, check_finite=False
+        )
+        sizes, vectors = np.sqrt(sizes[::-1]), vectors[:, ::-1]
+        is_above = sizes > self.threshold
+        sizes, vectors = sizes[is_above], vectors[:, is_above]
+        if is_tall:
+            left, right = self._times(x, vectors) / sizes, vectors.T
+        else:
+            left, right = vectors, (self._transposed_times(x, vectors) / sizes).T
+        self._basis = right.T
+        return left, sizes, right
+
+    def _partial(
+        self, x: FloatArray, block: int
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Iterate on a block of vectors that holds all above the threshold."""
+        side = min(x.shape)
+        n_steps = 1 if self._basis is not None else _COLD_STEPS
+        while _FULL_FROM * block <= side:
+            basis = self._padded(x.shape[1], block)
+            for _ in range(n_steps):
+                left = np.linalg.qr(self._times(x, basis))[0]
+                image = self._transposed_times(x, left)  # (d, block)
+                squares, turn = np.linalg.eigh(image.T @ image)
+                squares, turn = squares[::-1], turn[:, ::-1]
+                sizes = np.sqrt(np.maximum(squares, 0.0))
+                floor = 1e-12 * max(float(sizes[0]), np.finfo(float).tiny)
+                basis = (image @ turn) / np.maximum(sizes, floor)
+            self._basis = basis
+            if sizes[-1] <= self.threshold:
+                is_above = sizes > self.threshold
+                right = basis[:, is_above].T
+                return left @ turn[:, is_above], sizes[is_above], right
+            block, n_steps = min(2 * block, side), 2
+        return self._full(x)
+
+    def _padded(self, d: int, block: int) -> FloatArray:
+        """Return a basis of `block` columns that begins with the last one."""
+        columns = np.empty((d, 0)) if self._basis is None else self._basis[:, :block]
+        fresh = self._random.standard_normal((d, block - columns.shape[1])) / np.sqrt(d)
+        return np.concatenate([columns, fresh], axis=1)
+
+    def _times(self, x: FloatArray, vectors: FloatArray) -> FloatArray:
+        product: FloatArray = x @ vectors.astype(x.dtype)
+        return product.astype(np.float64) - self.mean @ vectors
+
+    def _transposed_times(self, x: FloatArray, vectors: FloatArray) -> FloatArray:
+        product: FloatArray = x.T @ vectors.astype(x.dtype)
+        return product.astype(np.float64) - np.outer(self.mean, vectors.sum(axis=0))
+
+
+# --- The data ------------------------------------------------------------------------
+
+# The median of so many rows is centre enough: the mean is free in the pursuit.
+_CENTRE_ROWS = 1000
+# Rows that are read together.
+_SLICE_ROWS = 256
+# For whole rows the price is 3 / (7 sqrt(share n)) with 2 % of outlying rows.
+_ROW_PRICE = 3.0
 
 
 class CentredRows:
     """Data about a centre, in units, zero where missing; computed row by row on demand.
 
-    Parameters
-    ----------
-    data
-        Matrix with NaN where nothing is observed; it is not copied.
-    centre
-        Row that is subtracted.
-    unit
-        Number by which entries are divided.
-    roots
-        Column by which rows are multiplied; None is ones.
-    has_gaps
-        Whether some values are missing.
+    `data` has NaN where nothing is observed, and is not copied.
     """
 
     def __init__(
-        self,
-        data: NDArray[Any],
-        centre: NDArray[Any],
-        unit: float,
-        roots: FloatArray | None,
-        has_gaps: bool,
+        self, data: NDArray[Any], centre: NDArray[Any], unit: float, has_gaps: bool
     ) -> None:
         self._data, self._centre, self._unit = data, centre, data.dtype.type(unit)
-        self._roots = None if roots is None else roots.astype(data.dtype)
         self._has_gaps = has_gaps
         self.shape, self.size, self.dtype = data.shape, data.size, data.dtype
 
@@ -99,8 +168,6 @@ class CentredRows:
         if self._has_gaps:
             centred[np.isnan(centred)] = 0.0
         centred /= self._unit
-        if self._roots is not None:
-            centred *= self._roots[rows]
         return centred
 
 
@@ -114,56 +181,44 @@ class PreparedData(NamedTuple):
     observed: NDArray[np.bool_] | None
     centre: FloatArray
     unit: float
-    roots: FloatArray | None = None
-
-    @property
-    def n_rows(self) -> float:
-        """Number of rows, counted with their weights."""
-        return len(self.x) if self.roots is None else float(np.sum(self.roots**2))
 
     @property
     def seen_share(self) -> float:
         """Share of observed entries."""
-        if self.observed is None:
-            return 1.0
-        shares = self.observed.mean(axis=1)
-        weights = None if self.roots is None else self.roots[:, 0] ** 2
-        return float(np.average(shares, weights=weights))
+        return 1.0 if self.observed is None else float(self.observed.mean())
 
-    def price(self, of_rows: bool) -> float:
+    def price(self, of_rows: bool = False) -> float:
         r"""Return :math:`\lambda` for a relative sparsity of 1."""
-        # Complete data give one over the root of the longer side. For whole rows the
-        # number is 3 / (7 sqrt(share n)) with a share of 2 % of outlying rows.
-        if of_rows:
-            return _ROW_PRICE / float(np.sqrt(self.seen_share * self.n_rows))
-        longer = max(self.n_rows, self.x.shape[1])
-        return 1 / float(np.sqrt(self.seen_share * longer))
+        length = len(self.x) if of_rows else max(self.x.shape)
+        return (_ROW_PRICE if of_rows else 1.0) / float(self.seen_share * length) ** 0.5
+
+    def noise_penalty(self, level: float) -> float:
+        """Return the penalty of noise for which pure noise has no components."""
+        # The largest singular value of n x d noise of unit variance.
+        n, d = self.x.shape
+        return level * float(self.seen_share**0.5 * (n**0.5 + d**0.5))
 
 
-def prepare(data: NDArray[Any], weights: FloatArray | None = None) -> PreparedData:
+def prepare(data: NDArray[Any]) -> PreparedData:
     """Centre and scale a matrix with NaN where nothing is observed, without a copy."""
     observed = None
     if any(np.isnan(data[rows]).any() for rows in _slices(len(data))):
         observed = ~np.isnan(data)
     # The mean is free, so any centre gives the same minimum. With a robust one the
     # residuals are relative to the variation of the data.
-    if weights is None:
-        sample = data[:: max(1, len(data) // _CENTRE_ROWS)]
-        is_seen = ~np.isnan(sample).all(axis=0)
-        centre = np.empty(data.shape[1], dtype=data.dtype)
-        median = np.median if observed is None else np.nanmedian
-        centre[is_seen] = median(sample[:, is_seen], axis=0)
-        if not is_seen.all():
-            centre[~is_seen] = np.nanmedian(data[:, ~is_seen], axis=0)
-    else:
-        centre = _weighted_medians(data, weights)
-    roots = None if weights is None else np.sqrt(weights)[:, None]
-    plain = CentredRows(data, centre, 1.0, None, observed is not None)
+    sample = data[:: max(1, len(data) // _CENTRE_ROWS)]
+    is_seen = ~np.isnan(sample).all(axis=0)
+    centre = np.empty(data.shape[1], dtype=data.dtype)
+    median = np.median if observed is None else np.nanmedian
+    centre[is_seen] = median(sample[:, is_seen], axis=0)
+    if not is_seen.all():
+        centre[~is_seen] = np.nanmedian(data[:, ~is_seen], axis=0)
+    plain = CentredRows(data, centre, 1.0, observed is not None)
     # Squares of the data must not overflow or underflow.
     largest = max(float(np.abs(plain[rows]).max()) for rows in _slices(len(data)))
     unit = largest if largest > 0 else 1.0
-    x = CentredRows(data, centre, unit, roots, observed is not None)
-    return PreparedData(x, observed, centre.astype(np.float64), unit, roots)
+    x = CentredRows(data, centre, unit, observed is not None)
+    return PreparedData(x, observed, centre.astype(np.float64), unit)
 
 
 def _slices(n_rows: int) -> Iterator[slice]:
@@ -171,26 +226,24 @@ def _slices(n_rows: int) -> Iterator[slice]:
         yield slice(start, start + _SLICE_ROWS)
 
 
-def _weighted_medians(data: FloatArray, weights: FloatArray) -> FloatArray:
-    """Return medians of columns, as if rows were repeated as often as they weigh."""
-    centre = np.empty(data.shape[1], dtype=data.dtype)
-    for index, column in enumerate(data.T):
-        is_known = ~np.isnan(column)
-        order = np.argsort(column[is_known], kind="stable")
-        values, mass = column[is_known][order], np.cumsum(weights[is_known][order])
-        half = mass[-1] / 2
-        lower = values[np.searchsorted(mass, half * (1 - 1e-12))]
-        place = np.searchsorted(mass, half * (1 + 1e-12))
-        centre[index] = (lower + values[min(place, len(values) - 1)]) / 2
-    return centre
+# --- The pursuit ---------------------------------------------------------------------
+
+# ``tol="auto"``: residuals of data that are low-rank up to their errors. Other data
+# have settled if ten steps change the objective by less than the second number.
+AUTO_TOL, SETTLED = 1e-6, 5e-4
+_LOOK_BACK = 10
 
 
 @dataclass(frozen=True)
 class LowRankSplit:
-    """Result of the pursuit; the low-rank part is ``left @ components + mean``."""
+    """Result of the pursuit; the low-rank part is ``left @ components + mean``.
+
+    `distances` are the lengths of rows without the low-rank part.
+    """
 
     left: FloatArray
     sparse: FloatArray
+    distances: FloatArray
     mean: FloatArray
     components: FloatArray
     singular_values: FloatArray
@@ -204,35 +257,20 @@ class LowRankSplit:
 class Pursuit:
     """A pursuit of prepared data, which can go on with another penalty of errors.
 
-    Parameters
-    ----------
-    data
-        Prepared data.
-    errors
-        Penalty in the units of the prepared data.
-    report
-        Called with a line of progress.
+    `report` is called with lines of progress.
     """
 
     def __init__(
-        self,
-        data: PreparedData,
-        errors: ErrorPenalty,
-        report: Callable[[str], None] = lambda _: None,
+        self, data: PreparedData, errors: ErrorPenalty, report: Callable[[str], None]
     ) -> None:
         self.data, self._report = data, report
-        self.prox = CentredNuclearNorm(data.roots)
+        self.prox = CentredNuclearNorm()
         self.splitting = SparseSplitting(
-            data.x,
-            data.observed,
-            prox=self.prox,
-            errors=errors,
-            by_row=False,
-            roots=data.roots,
+            data.x, data.observed, prox=self.prox, errors=errors, by_row=False
         )
         # Noise of the size of the data would have this largest singular value. A first
         # threshold above it begins with few singular values, which is cheaper.
-        n, d = data.n_rows, data.x.shape[1]
+        n, d = data.x.shape
         largest = (n**0.5 + d**0.5) * self.splitting.size / (n * d) ** 0.5
         if largest > 0:
             self.splitting.penalty = np.full((1, 1), 1 / largest)
@@ -279,7 +317,7 @@ class Pursuit:
         # Low-rank matrices of this rank can fit as many entries as they have degrees of
         # freedom. More entries without errors mean that the data are low-rank, and
         # that the exact solution is worth the remaining steps.
-        n, d = self.data.n_rows, self.data.x.shape[1]
+        n, d = self.data.x.shape
         rank = len(self.prox.singular_values) + 1
         return self.splitting.count_zeros() >= 2 * rank * (n + d - rank)
 
@@ -295,21 +333,21 @@ class Pursuit:
         data, splitting, prox = self.data, self.splitting, self.prox
         gap = self._duality_gap()
         unit, errors = data.unit, splitting.errors
+        distances = np.empty(len(data.x))
         for rows in splitting.blocks():
-            sparse = splitting.remainder(rows)
-            if data.roots is not None:
-                sparse /= data.roots[rows]
-            sparse = errors.sparse(sparse)
-            sparse *= sparse.dtype.type(unit)
+            remainder = splitting.remainder(rows)
             if data.observed is not None:
-                sparse *= data.observed[rows]
+                remainder *= data.observed[rows]
+            distances[rows] = np.linalg.norm(remainder, axis=1)
+            sparse = errors.sparse(remainder)
+            sparse *= sparse.dtype.type(unit)
             splitting.driver[rows] = sparse
         # Signs of singular vectors are arbitrary; a convention makes fits comparable.
         signs = largest_signs(prox.right)
-        left_factors = prox.left if data.roots is None else prox.left / data.roots
         return LowRankSplit(
-            left=unit * left_factors * signs.T,
+            left=unit * prox.left * signs.T,
             sparse=splitting.driver,
+            distances=unit * distances,
             mean=unit * prox.mean + data.centre,
             components=signs * prox.right,
             singular_values=unit * prox.singular_values,
@@ -339,11 +377,7 @@ class Pursuit:
             block *= block.dtype.type(penalty)
             if data.observed is not None:
                 block *= data.observed[rows]
-            sizes = np.linalg.norm(block, axis=1) if errors.of_rows else np.abs(block)
-            if data.roots is not None:
-                roots = data.roots[rows]
-                sizes = sizes / (roots[:, 0] if errors.of_rows else roots)
-            excess = max(excess, float(sizes.max()) / errors.sparsity)
+            excess = max(excess, float(errors.sizes(block).max()) / errors.sparsity)
             product += float(np.vdot(block, data.x[rows]))
             square += float(np.vdot(block, block))
         if data.observed is not None:
@@ -352,63 +386,6 @@ class Pursuit:
         bound = product / excess - errors.noise * square / excess / excess / 2
         value = self.objective[-1]
         return (value - bound) / value if value > 0 else 0.0
-
-
-def pursue_rows(
-    rows: NDArray[Any], split: LowRankSplit, *, tol: float, max_iter: int
-) -> tuple[FloatArray, FloatArray, int]:
-    """Return codes and sparse parts of rows, and the number not converged.
-
-    NaN is an entry that was not observed.
-    """
-    codes = np.zeros((len(rows), len(split.components)))
-    sparse = np.empty(rows.shape)
-    n_unfinished = 0
-    size = max(1, _BLOCK_ENTRIES // rows.shape[1])
-    for start in range(0, len(rows), size):
-        part = slice(start, start + size)
-        block = rows[part].astype(np.float64)
-        codes[part], sparse[part], n_open = _pursue_block(block, split, tol, max_iter)
-        n_unfinished += n_open
-    return codes, sparse, n_unfinished
-
-
-def _pursue_block(
-    rows: FloatArray, split: LowRankSplit, tol: float, max_iter: int
-) -> tuple[FloatArray, FloatArray, int]:
-    observed = ~np.isnan(rows)
-    w, sizes = split.components, split.singular_values
-    centred = np.where(observed, rows - split.mean, 0.0)
-    codes, remainder = np.zeros((len(rows), len(w))), centred.copy()
-    if not len(w):  # without components all that differs from the mean is an error
-        return codes, split.errors.sparse(remainder), 0
-
-    def prox(x: FloatArray, penalty: FloatArray) -> RowFactors:
-        """Of half the sum of squared codes over singular values, in the subspace."""
-        shrunk = penalty * sizes / (1 + penalty * sizes)
-        return RowFactors(shrunk * (x @ w.T), w)
-
-    splitting = SparseSplitting(
-        centred,
-        None if observed.all() else observed,
-        prox=prox,
-        errors=split.errors,
-        by_row=True,
-    )
-    going, n_left = np.arange(len(rows)), 0
-    while len(going):
-        splitting.step()
-        is_open = splitting.residual[:, 0] > tol
-        is_going = is_open & (splitting.n_iter < max_iter)
-        # Rows that have converged leave the block, so that the others cost less.
-        if not is_going.all():
-            n_left = int(np.count_nonzero(is_open & ~is_going))
-            done = going[~is_going]
-            codes[done] = splitting.low_rank.left[~is_going]
-            remainder[done] = splitting.remainder(slice(None))[~is_going]
-            going = going[is_going]
-            splitting.keep(is_going)
-    return codes, split.errors.sparse(remainder * observed), n_left
 
 
 def largest_signs(components: FloatArray) -> FloatArray:

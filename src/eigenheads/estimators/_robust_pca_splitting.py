@@ -24,12 +24,10 @@ _FIRST_PENALTY = 1 / 20
 RELAXATION = 1.6
 # Residual balancing [Boyd et al. 2011, 3.4.1; the square root: Wohlberg 2017]: look
 # every so many iterations, act if the residuals differ by this factor, change by at
-# most this factor, and only so often: after the last change the theorem applies.
-_LOOK_EVERY = 5
-_IMBALANCE = 2.0
-_LARGEST_CHANGE = 3.0
-# (of a single row fewer, so that rounding errors do not decide between changes).
-MAX_CHANGES, _MAX_ROW_CHANGES = 50, 20
+# most this factor, and only so often: after the last change the theorem applies. (Of a
+# single row fewer, so that rounding errors do not decide between changes.)
+_LOOK_EVERY, _IMBALANCE, _LARGEST_CHANGE = 5, 2.0, 3.0
+_MAX_CHANGES, _MAX_ROW_CHANGES = 50, 20
 # The structured part is the yardstick of the residual (errors may be a thousand times
 # larger), unless it is smaller than this share of the data.
 _FLOOR = 1e-3
@@ -58,63 +56,54 @@ class ErrorPenalty:
 
     :math:`h(R) = \min_S \lambda \lVert S \rVert + \lVert R - S \rVert_F^2 / (2 \nu)`
     with the sum of absolute entries, or of lengths of rows; without noise
-    (:math:`\nu = 0`) it is :math:`\lambda \lVert R \rVert`.
-
-    Attributes
-    ----------
-    sparsity
-        :math:`\lambda`.
-    noise
-        :math:`\nu`.
-    of_rows
-        Whether errors are whole rows.
+    (:math:`\nu = 0`) it is :math:`\lambda \lVert R \rVert`. With :math:`\lambda =
+    \infty` there are no errors: :math:`S = 0`.
     """
 
     sparsity: float
     noise: float = 0.0
     of_rows: bool = False
 
-    def dual(
-        self, driver: FloatArray, penalty: Any, observed: Any, roots: Any
-    ) -> FloatArray:
-        r"""Return :math:`v - \operatorname{prox}_{h/\mu}(v)`; zero if not observed.
+    def sizes(self, remainder: FloatArray) -> FloatArray:
+        """Return the sizes that are penalised: of entries, or of rows as a column."""
+        return np.sqrt(squares(remainder)) if self.of_rows else np.abs(remainder)
 
-        `roots` are the square roots of the weights of rows, which scale
-        :math:`\lambda`.
-        """
-        limit = self.sparsity / penalty * (1.0 if roots is None else roots)
+    def dual(self, driver: FloatArray, penalty: Any, observed: Any) -> FloatArray:
+        r"""Return :math:`v - \operatorname{prox}_{h/\mu}(v)`; zero if not observed."""
+        limit = self.sparsity / penalty
         scaled = driver * (1 / (1 + penalty * self.noise)) if self.noise else driver
         if self.of_rows:
             if observed is not None:
                 scaled = scaled * observed
-            lengths = np.sqrt(squares(scaled))
-            factor = limit / np.maximum(lengths, np.maximum(limit, _TINY))
-            dual: FloatArray = scaled * factor
+            longest = np.maximum(self.sizes(scaled), np.maximum(limit, _TINY))
+            dual: FloatArray = scaled * (limit / longest)
             return dual.astype(driver.dtype, copy=False)
         dual = np.clip(scaled, -limit, limit).astype(driver.dtype, copy=False)
         if observed is not None:
             dual *= observed
         return dual
 
-    def value(self, remainder: FloatArray, observed: Any, roots: Any) -> FloatArray:
+    def value(self, remainder: FloatArray, observed: Any) -> FloatArray:
         """Return the penalty of each row, as a column."""
         if observed is not None:
             remainder = remainder * observed
-        sizes = np.sqrt(squares(remainder)) if self.of_rows else np.abs(remainder)
-        price = self.sparsity * (1.0 if roots is None else roots)
+        sizes = self.sizes(remainder)
         if self.noise:
-            inner = np.minimum(sizes, price * self.noise)
+            inner = np.minimum(sizes, self.sparsity * self.noise)
             sizes = inner * (sizes - inner / 2) / self.noise
-            price = 1.0
-        total: FloatArray = price * sizes.sum(axis=1, keepdims=True, dtype=np.float64)
+        else:  # at an infinite price there are no errors but rounding
+            sizes = sizes * (self.sparsity if np.isfinite(self.sparsity) else 0.0)
+        total: FloatArray = sizes.sum(axis=1, keepdims=True, dtype=np.float64)
         return total
 
     def sparse(self, remainder: FloatArray) -> FloatArray:
         """Return the sparse part of a remainder that may also hold noise."""
-        edge = self.sparsity * self.noise
-        if not edge:
+        if np.isinf(self.sparsity):
+            return np.zeros_like(remainder)
+        if not self.noise:
             return remainder
-        sizes = np.sqrt(squares(remainder)) if self.of_rows else np.abs(remainder)
+        sizes = self.sizes(remainder)
+        edge = self.sparsity * self.noise
         share = np.maximum(sizes - edge, 0) / np.maximum(sizes, _TINY)
         sparse: FloatArray = (remainder * share).astype(remainder.dtype, copy=False)
         return sparse
@@ -144,8 +133,6 @@ class SparseSplitting:
         :math:`h`.
     by_row
         Whether each row is a separate problem with its own :math:`\mu`.
-    roots
-        Square roots of the weights of rows, as a column.
     is_balanced
         Whether :math:`\mu` is adapted to the residuals. With a fixed :math:`\mu` the
         length of :math:`X - L - R` never grows.
@@ -159,14 +146,10 @@ class SparseSplitting:
         prox: Prox,
         errors: ErrorPenalty,
         by_row: bool,
-        roots: FloatArray | None = None,
         is_balanced: bool = True,
     ) -> None:
         self.data, self.observed, self.errors = data, observed, errors
-        self.roots = roots
-        self._prox = prox
-        self._by_row = by_row
-        self._is_balanced = is_balanced
+        self._prox, self._by_row, self._is_balanced = prox, by_row, is_balanced
         self._block_rows = max(1, _BLOCK_ENTRIES // max(data.shape[1], 1))
         lengths, total = self._sums(2)
         for rows in self.blocks():
@@ -248,24 +231,20 @@ class SparseSplitting:
         remainder: FloatArray = driver - self._dual(driver, rows)
         return remainder
 
-    def count_zeros(self) -> float:
-        """Return the number of observed entries without an error, with weights."""
-        count = 0.0
+    def count_zeros(self) -> int:
+        """Return the number of observed entries without an error."""
+        count = 0
         for rows in self.blocks():
             is_zero = self.remainder(rows) == 0
             if self.observed is not None:
                 is_zero &= self.observed[rows]
-            counts = np.count_nonzero(is_zero, axis=1)
-            if self.roots is not None:
-                counts = counts * self.roots[rows, 0] ** 2
-            count += float(counts.sum())
+            count += int(np.count_nonzero(is_zero))
         return count
 
     def _dual(self, driver: FloatArray, rows: slice) -> FloatArray:
         penalty = self.penalty[rows] if self._by_row else float(self.penalty[0, 0])
         observed = None if self.observed is None else self.observed[rows]
-        roots = None if self.roots is None else self.roots[rows]
-        return self.errors.dual(driver, penalty, observed, roots)
+        return self.errors.dual(driver, penalty, observed)
 
     def _update(self, rows: slice) -> tuple[FloatArray, ...]:
         """Update the driver of some rows; return sums of squares per row."""
@@ -280,8 +259,7 @@ class SparseSplitting:
         driver += move
         after = self._dual(driver, rows)
         observed = None if self.observed is None else self.observed[rows]
-        roots = None if self.roots is None else self.roots[rows]
-        value = self.errors.value(remainder, observed, roots)
+        value = self.errors.value(remainder, observed)
         remainder -= driver
         remainder += after
         multiplier = squares(after)
@@ -294,7 +272,7 @@ class SparseSplitting:
         ratio = np.maximum(self.primal, _TINY) / np.maximum(self.dual, _TINY)
         change = np.clip(np.sqrt(ratio), 1 / _LARGEST_CHANGE, _LARGEST_CHANGE)
         is_off = np.maximum(ratio, 1 / ratio) > _IMBALANCE
-        most = _MAX_ROW_CHANGES if self._by_row else MAX_CHANGES
+        most = _MAX_ROW_CHANGES if self._by_row else _MAX_CHANGES
         change = np.where(is_off & (self._n_changes < most), change, 1.0)
         if np.all(change == 1.0):
             return
