@@ -13,12 +13,12 @@ from eigenheads_papers._records import beside_record
 from eigenheads_papers._run import draw_experiment, experiment_rng
 from eigenheads_papers.barnfield2026.alignment import sparse_model
 from eigenheads_papers.barnfield2026.strength import _least_error
-from eigenheads_papers.dohmatob2025._risk import (
+from eigenheads_papers.dohmatob2025.risk import (
     MeanField,
     Overlaps,
     sampled_risk,
 )
-from eigenheads_papers.duranthon2026._population import (
+from eigenheads_papers.duranthon2026.population import (
     bayes_risk,
     best_head,
     excess_risk,

@@ -13,7 +13,7 @@ from eigenheads._parallel import threads
 from eigenheads_papers import experiment_keys, get_experiment
 from eigenheads_papers._core import Run
 from eigenheads_papers._run import draw_experiment
-from eigenheads_papers.maulensoto2026 import _tokens
+from eigenheads_papers.maulensoto2026 import non_gaussian
 
 PAPER = "maulensoto2026"
 KEYS = [key for key in experiment_keys() if key.startswith(f"{PAPER}/")]
@@ -145,14 +145,14 @@ def test_runs_that_stop_early_are_noticed(no_cache):
 
 def test_theory_of_other_activations_by_hand():
     """ReLU halves the slope: length √2, all of σ₁. Others explain less."""
-    squared, gain = _tokens.best_gain("relu")
+    squared, gain = non_gaussian.best_gain("relu")
     np.testing.assert_allclose([squared, gain], [2.0, 1.0], atol=1e-3)
-    assert 0.7 < _tokens.best_gain("erf")[1] < 0.8
-    assert 0.4 < _tokens.best_gain("sigmoid")[1] < 0.5
+    assert 0.7 < non_gaussian.best_gain("erf")[1] < 0.8
+    assert 0.4 < non_gaussian.best_gain("sigmoid")[1] < 0.5
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("head", _tokens.HEADS)
+@pytest.mark.parametrize("head", non_gaussian.HEADS)
 def test_training_on_other_tokens_takes_the_gradient_of_autodiff(head):
     import torch
 
@@ -169,8 +169,8 @@ def test_training_on_other_tokens_takes_the_gradient_of_autodiff(head):
     loss = ((tokens[:, 0] - output) ** 2).sum(dim=1).mean()
     loss.backward()
     moved = mu.copy()
-    index = _tokens.HEADS.index(head)
-    value = _tokens.train_head_on_prompts(
+    index = non_gaussian.HEADS.index(head)
+    value = non_gaussian.train_head_on_prompts(
         prompts, moved, index, 1e-3, np.zeros(3), False
     )
     gradient = leaf.grad.numpy()
@@ -184,7 +184,7 @@ def test_mnist_patches_are_tiles_of_the_images(tmp_path):
     header = np.array([2051, 2, 14, 14], dtype=">i4").tobytes()
     path = tmp_path / "images.gz"
     path.write_bytes(gzip.compress(header + images.tobytes()))
-    patches = _tokens.mnist_patches(path)
+    patches = non_gaussian.mnist_patches(path)
     assert patches.shape == (8, 49)
     np.testing.assert_allclose(patches[1].reshape(7, 7), images[0, :7, 7:] / 255)
 

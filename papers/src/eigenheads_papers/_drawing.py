@@ -13,7 +13,6 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
-from scipy import stats
 
 from eigenheads.extend.drawing import (
     BLUE,
@@ -24,6 +23,7 @@ from eigenheads.extend.drawing import (
     HeadMap,
     draw_head_map,
 )
+from eigenheads_papers._statistics import student_half
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -130,7 +130,7 @@ def seed_intervals(
     mean = np.nanmean(values, axis=axis)
     squares = np.nansum((values - np.expand_dims(mean, axis)) ** 2, axis=axis)
     error = np.sqrt(squares / np.maximum(n - 1, 1) / n)
-    return mean, stats.t.ppf(0.975, np.maximum(n - 1, 1)) * error
+    return mean, student_half(error, n)
 
 
 def draw_intervals(axes: "Axes", gaps: NDArray[np.float64]) -> None:

@@ -47,8 +47,8 @@ maulensoto2026 fig1:fixed fig2:in_context fig3a:fixed fig3b:fixed fig4a:fixed
     fig8b:dimensions rank_k non_gaussian real_heads finite_prompts
 teo2024 finetune robustness sparsity:robustness scaled language segmentation
     reconstruction sign imagenet:at_scale wikitext:at_scale
-saritas2025 values:readings norms:readings eigenvalues gamma:readings reparameterised
-    heads
+saritas2025 values:readings norms:readings eigenvalues:readings gamma:readings
+    reparameterised heads
 arnaboldi2025 fig3:gain fig4:phase_diagram fig5:transition any_dimension:transition
 duranthon2026 population training
 dohmatob2025 risk descent

@@ -79,12 +79,19 @@ def mean_estimate(
     error = float(np.std(numbers, ddof=1)) / math.sqrt(n)
 
     def interval(level: float) -> tuple[float, float]:
-        half = float(stats.t.ppf((1 + level) / 2, n - 1)) * error
+        half = student_half(error, n, level)
         return max(mean - half, least), min(mean + half, most)
 
     return Estimate(
         mean, n, interval, lambda level: detectable_effect(error, n, level=level)
     )
+
+
+def student_half(error: ArrayLike, n: ArrayLike, level: float = LEVEL) -> Any:
+    """Return half of Student's interval of a mean of `n` with this standard error."""
+    # A single number has no spread; its error is zero.
+    df = np.maximum(np.asarray(n) - 1, 1)
+    return stats.t.ppf((1 + level) / 2, df) * np.asarray(error)
 
 
 def resampled_estimate(sample: ArrayLike, *, test_share: float) -> Estimate:
@@ -108,7 +115,7 @@ def resampled_estimate(sample: ArrayLike, *, test_share: float) -> Estimate:
     error = float(np.std(numbers, ddof=1)) * math.sqrt(1 / n + test_share)
 
     def interval(level: float) -> tuple[float, float]:
-        half = float(stats.t.ppf((1 + level) / 2, n - 1)) * error
+        half = student_half(error, n, level)
         return mean - half, mean + half
 
     return Estimate(
@@ -236,7 +243,7 @@ def power_of_test(
     level
         One minus the level of the test.
     """
-    critical = float(stats.t.ppf((1 + level) / 2, n - 1))
+    critical = student_half(1.0, n, level)
     shift = effect / error
     # The statistic is a normal over a scaled chi: average over quantiles of the chi.
     # SciPy's noncentral t returns NaN for few degrees of freedom.

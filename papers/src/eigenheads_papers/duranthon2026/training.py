@@ -16,7 +16,7 @@ from eigenheads.models import simulate as simulate_model
 from eigenheads_papers._claims import Claim, about, at_most
 from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._statistics import mean_estimate
-from eigenheads_papers.duranthon2026._population import (
+from eigenheads_papers.duranthon2026.population import (
     bayes_risk,
     best_head,
     spiked_scores,

@@ -1,10 +1,11 @@
-"""Streams, descents, tables and panels that the figures of the paper share."""
+"""Risks, streams, descents, tables and panels that the figures of the paper share."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from eigenheads.datasets import GaussianPrompts, SpikedWishartPrompts
 from eigenheads.extend import FloatArray, advance, generator
 from eigenheads.extend.drawing import BLUE, COLORS, INK, ORANGE
 from eigenheads.models import Trajectories, pca_start
@@ -12,13 +13,43 @@ from eigenheads.theory import PCALandscape
 from eigenheads_papers._claims import Claim, at_most
 from eigenheads_papers._core import Table, drawn_seed
 from eigenheads_papers._drawing import draw_band, show_steps
-from eigenheads_papers.maulensoto2026._risks import (
-    descend,
-)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+def softmax_landscape(
+    covariance: FloatArray, *, inverse_temperature: float, rank: int = 1
+) -> PCALandscape:
+    """Return the risk of a softmax head on infinitely long prompts."""
+    law = GaussianPrompts(covariance)
+    return PCALandscape(law, inverse_temperature=inverse_temperature, rank=rank)
+
+
+def linear_landscape(
+    covariance: FloatArray,
+    *,
+    n_tokens: int,
+    inverse_temperature: float,
+    rank: int = 1,
+) -> PCALandscape:
+    """Return the risk of a linear head on prompts of `n_tokens`."""
+    law = GaussianPrompts(covariance, n_tokens)
+    return PCALandscape(
+        law, inverse_temperature=inverse_temperature, rank=rank, head="linear"
+    )
+
+
+def in_context_landscape(
+    scale_matrix: FloatArray, *, degrees_of_freedom: int, inverse_temperature: float
+) -> PCALandscape:
+    """Return the risk of a softmax head on prompts with Wishart covariances."""
+    law = SpikedWishartPrompts(len(scale_matrix), degrees_of_freedom=degrees_of_freedom)
+    return PCALandscape(
+        law, inverse_temperature=inverse_temperature, scale_matrix=scale_matrix
+    )
+
 
 # Results that several figures show are computed once in a process.
 _SHARED: dict[tuple[str, Any, int], Table] = {}
@@ -79,8 +110,8 @@ def descend_to_the_end(landscape: PCALandscape, start: FloatArray) -> FloatArray
     # Forty time constants of the slowest mode leave room for the time that a start next
     # to a saddle needs to get away.
     n_steps = int(min(300_000, 40 / (slowest * step)))
-    paths = descend(
-        landscape, start, step_size=step, n_steps=n_steps, record_every=n_steps
+    paths = landscape.descend(
+        start, step_size=step, n_steps=n_steps, record_every=n_steps
     )
     gap: FloatArray = (paths.final("risk") - landscape.minimum) / landscape.minimum
     return gap
@@ -100,8 +131,7 @@ def mode_rates(landscape: PCALandscape) -> tuple[FloatArray, FloatArray]:
     # about 1 % faster than that of gradient flow.
     step, n_steps = landscape.largest_stable_step() / 100, 100
     theory = landscape.descent_rates()[1:]
-    paths = descend(
-        landscape,
+    paths = landscape.descend(
         minimiser + shift * vectors[:, 1:].T,
         step_size=step,
         n_steps=n_steps,

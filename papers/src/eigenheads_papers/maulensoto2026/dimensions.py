@@ -15,13 +15,10 @@ from eigenheads_papers.maulensoto2026._method import (
     descend_to_the_end,
     draw_against,
     draw_quantiles,
-    starts,
-)
-from eigenheads_papers.maulensoto2026._risks import (
-    descend,
     in_context_landscape,
     linear_landscape,
     softmax_landscape,
+    starts,
 )
 
 if TYPE_CHECKING:
@@ -93,8 +90,7 @@ def _final(
     params: Dimensions, risk: PCALandscape, d: int, begin: FloatArray
 ) -> FloatArray:
     # Only the last state is used, so one record at the end is enough.
-    paths = descend(
-        risk,
+    paths = risk.descend(
         begin,
         step_size=min(params.step / d**2, _stable(risk)),
         n_steps=params.n_steps,
@@ -174,8 +170,7 @@ def simulate_context(params: ContextDimensions, rng: np.random.Generator) -> Tab
     norms, gaps, steps = [], [], []
     for d in params.dimensions:
         risk, begin = context_landscape(params, d), starts(rng, d, params.n_runs, None)
-        paths = descend(
-            risk,
+        paths = risk.descend(
             begin,
             step_size=params.step / d**2,
             n_steps=params.n_steps,

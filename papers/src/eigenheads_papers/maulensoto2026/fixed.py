@@ -14,15 +14,12 @@ from eigenheads_papers.maulensoto2026._method import (
     descend_to_the_end,
     draw_curves,
     limit_claims,
+    linear_landscape,
     mode_rates,
     shared,
+    softmax_landscape,
     starts,
     table_of,
-)
-from eigenheads_papers.maulensoto2026._risks import (
-    descend,
-    linear_landscape,
-    softmax_landscape,
 )
 
 if TYPE_CHECKING:
@@ -86,8 +83,7 @@ def _simulate(params: Curves, rng: np.random.Generator) -> Table:
     wide = softmax_landscape(
         covariance, inverse_temperature=params.population_inverse_temperature
     )
-    population = descend(
-        wide,
+    population = wide.descend(
         starts(rng, params.d, params.n_runs, None),
         step_size=params.population_step_size,
         **schedule,
@@ -110,7 +106,7 @@ def _simulate(params: Curves, rng: np.random.Generator) -> Table:
     sharp = softmax_landscape(
         covariance, inverse_temperature=params.inverse_temperature
     )
-    theory = descend(sharp, begin, step_size=params.step_size, **schedule)
+    theory = sharp.descend(begin, step_size=params.step_size, **schedule)
     measured, rates = mode_rates(wide)
     return {
         "steps": finite.steps.astype(np.float64),
@@ -154,7 +150,7 @@ def _simulate_linear(params: Linear, rng: np.random.Generator) -> Table:
     begin = starts(rng, params.d, params.n_runs, params.start)
     # For the linear head the risk is exact at this L, so one descent is both the
     # paper's population curve and the theory for SGD.
-    population = descend(risk, begin, **schedule)
+    population = risk.descend(begin, **schedule)
     finite = simulate_pca(
         GaussianPrompts(covariance, params.n_tokens),
         head="linear",
@@ -299,7 +295,7 @@ def run_finite(params: Curves, rng: np.random.Generator) -> dict[str, float]:
     landscape = softmax_landscape(
         covariance, inverse_temperature=params.inverse_temperature
     )
-    theory = descend(landscape, begin, **schedule)
+    theory = landscape.descend(begin, **schedule)
     # The sign of μ is not identified, hence the absolute values.
     ends = [abs(float(path.final("alignment")[0])) for path in (finite, theory)]
     return {

@@ -15,15 +15,12 @@ from eigenheads_papers.maulensoto2026._method import (
     descend_to_the_end,
     draw_against,
     draw_curves,
+    in_context_landscape,
     limit_claims,
     mode_rates,
     shared,
     starts,
     table_of,
-)
-from eigenheads_papers.maulensoto2026._risks import (
-    descend,
-    in_context_landscape,
 )
 
 if TYPE_CHECKING:
@@ -90,7 +87,7 @@ def _simulate(params: InContext, rng: np.random.Generator) -> Table:
     # Descent of the risk and SGD have the same λ, step and starts here, so the
     # population curve also serves as the theory for SGD.
     begin = starts(rng, params.d, params.n_runs, None)
-    population = descend(risk, begin, **schedule)
+    population = risk.descend(begin, **schedule)
     finite = simulate_pca(
         law(params),
         inverse_temperature=params.inverse_temperature,
@@ -212,8 +209,7 @@ def simulate_lengths(params: LengthParams, rng: np.random.Generator) -> Table:
         norms.append(paths.final("norm").mean())
     # Theory is for L → ∞ and does not depend on the length: one descent serves all of
     # them.
-    theory = descend(
-        landscape(params),
+    theory = landscape(params).descend(
         begin,
         step_size=params.step_size,
         n_steps=params.n_steps,

@@ -12,11 +12,11 @@ from eigenheads.theory import PCALandscape
 from eigenheads_papers._claims import Claim, about, at_most
 from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._statistics import Estimate, mean_estimate
-from eigenheads_papers.maulensoto2026._method import draw_against, starts
-from eigenheads_papers.maulensoto2026._risks import (
-    descend,
+from eigenheads_papers.maulensoto2026._method import (
+    draw_against,
     linear_landscape,
     softmax_landscape,
+    starts,
 )
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ def simulate(params: Lengths, rng: np.random.Generator) -> Table:
             seed=drawn_seed(rng),
             start=begin,
         )
-        expected = descend(
-            _landscape(params, covariance, n_tokens),
+        expected = _landscape(params, covariance, n_tokens).descend(
             begin,
             step_size=params.step_size,
             n_steps=params.n_steps,

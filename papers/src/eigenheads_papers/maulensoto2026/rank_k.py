@@ -13,8 +13,7 @@ from eigenheads.theory import PCALandscape
 from eigenheads_papers._claims import Claim, at_most
 from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._drawing import show_steps
-from eigenheads_papers.maulensoto2026._risks import (
-    descend,
+from eigenheads_papers.maulensoto2026._method import (
     linear_landscape,
     softmax_landscape,
 )
@@ -96,10 +95,10 @@ def _one(
         start=begin,
         **schedule,
     )
-    theory = descend(risk, begin, **schedule)
+    theory = risk.descend(begin, **schedule)
     # A start near a saddle leaves late: ten times the steps tell a stop from a delay.
     n_steps = 10 * params.n_steps
-    end = descend(risk, begin, **schedule | {"n_steps": n_steps})
+    end = risk.descend(begin, **schedule | {"n_steps": n_steps})
     return {
         f"{head}_steps": paths.steps.astype(np.float64),
         f"{head}_alignment_{rank}": paths["alignment"],

@@ -1,23 +1,84 @@
-"""Figures 3b and 7b from the draws of the authors' programs."""
+"""Figures 3b and 7b from the draws of the authors' programs.
+
+The programs draw with JAX. Written out here: Threefry with two words and twenty rounds
+(Salmon et al. 2011), and JAX's ways to split a key and to draw normals. In JAX 0.5 the
+counters changed ("partitionable"), so that one seed gives other numbers before and
+after it.
+"""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.special import erfinv
 
 from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import BLUE, ORANGE
 from eigenheads_papers._claims import Claim, at_least, at_most
 from eigenheads_papers._core import Experiment, Run, Table, parameter
-from eigenheads_papers.maulensoto2026._risks import (
-    descend,
+from eigenheads_papers.maulensoto2026._method import (
     in_context_landscape,
     softmax_landscape,
 )
-from eigenheads_papers.maulensoto2026._threefry import normal, split
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+Words = NDArray[np.uint32]
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = np.uint32(0x1BD11BDA)
+
+
+def threefry(key: Words, first: Words, second: Words) -> tuple[Words, Words]:
+    """Encrypt counters of two words each with a key of two words."""
+    keys = (key[0], key[1], key[0] ^ key[1] ^ _PARITY)
+    with np.errstate(over="ignore"):
+        x, y = first + keys[0], second + keys[1]
+        for number in range(5):
+            for turn in _ROTATIONS[number % 2]:
+                x = x + y
+                y = (y << np.uint32(turn) | y >> np.uint32(32 - turn)) ^ x
+            x = x + keys[(number + 1) % 3]
+            y = y + keys[(number + 2) % 3] + np.uint32(number + 1)
+    return x, y
+
+
+def _words(key: Words, n: int, *, partitionable: bool) -> tuple[Words, Words]:
+    """Encrypt the counters of `n` pairs of words, in JAX's order."""
+    if partitionable:
+        return threefry(key, np.zeros(n, np.uint32), np.arange(n, dtype=np.uint32))
+    counters = np.arange(2 * n, dtype=np.uint32)
+    return threefry(key, counters[:n], counters[n:])
+
+
+def split(key: Words, n: int = 2, *, partitionable: bool) -> Words:
+    """Return `n` new keys, as ``jax.random.split``."""
+    pair = _words(key, n, partitionable=partitionable)
+    if partitionable:
+        return np.stack(pair, axis=1)
+    return np.concatenate(pair).reshape(n, 2)
+
+
+def normal(key: Words, shape: tuple[int, ...], *, partitionable: bool) -> FloatArray:
+    """Return standard normals, as ``jax.random.normal`` in single precision."""
+    n = int(np.prod(shape))
+    if partitionable:
+        x, y = _words(key, n, partitionable=True)
+        drawn = x ^ y
+    else:
+        # An odd number of words is filled up with a counter of zero.
+        half = (n + 1) // 2
+        counters = np.append(np.arange(n, dtype=np.uint32), np.zeros(n % 2, np.uint32))
+        drawn = np.concatenate(threefry(key, counters[:half], counters[half:]))[:n]
+    unit = (drawn >> np.uint32(9) | np.uint32(0x3F800000)).view(np.float32)
+    least = np.nextafter(np.float32(-1), np.float32(0))
+    width = np.float32(1) - least
+    uniform = np.maximum(least, (unit - np.float32(1)) * width + least)
+    roots = erfinv(uniform.astype(np.float64)).astype(np.float32)
+    return np.asarray(np.float32(np.sqrt(2)) * roots, np.float64).reshape(shape)
+
 
 # Whether JAX's random numbers are partitionable, by its versions.
 GENERATORS = {"before 0.5": False, "from 0.5": True}
@@ -58,16 +119,16 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     for name, partitionable in GENERATORS.items():
         covariance, v, starts = drawn(params, partitionable=partitionable)
         fixed = softmax_landscape(covariance, inverse_temperature=0.01)
-        schedule = {"step_size": 1e-3, "n_steps": 3000, "record_every": 30}
+        schedule: Any = {"step_size": 1e-3, "n_steps": 3000, "record_every": 30}
         context = in_context_landscape(
             np.eye(params.d) + params.spike * np.outer(v, v),
             degrees_of_freedom=params.degrees_of_freedom,
             inverse_temperature=1e-3,
         )
         # The interval of 73 divides 10 001, so that the last step is recorded.
-        long = {"step_size": 5e-3, "n_steps": params.n_steps, "record_every": 73}
-        paths = descend(context, starts, **long)
-        table[f"fixed {name}"] = descend(fixed, starts, **schedule)["alignment"]
+        long: Any = {"step_size": 5e-3, "n_steps": params.n_steps, "record_every": 73}
+        paths = context.descend(starts, **long)
+        table[f"fixed {name}"] = fixed.descend(starts, **schedule)["alignment"]
         table[f"context {name}"] = paths["alignment"]
         table[f"program {name}"] = program_alignments(params, v, starts)
     table["context_steps"] = np.asarray(paths.steps, dtype=np.float64)

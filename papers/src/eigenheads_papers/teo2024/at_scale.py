@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from scipy import stats
 
 from eigenheads.extend import FloatArray, Got, fail
 from eigenheads_papers._claims import (
@@ -24,7 +23,7 @@ from eigenheads_papers._claims import (
 )
 from eigenheads_papers._core import Experiment, Run, Table, parameter
 from eigenheads_papers._data import data_file, has_data
-from eigenheads_papers._drawing import draw_intervals
+from eigenheads_papers._drawing import draw_intervals, seed_intervals
 from eigenheads_papers._statistics import Estimate, mean_estimate
 
 if TYPE_CHECKING:
@@ -365,9 +364,7 @@ def _tabulate(run: Run[Params]) -> list[list[str]]:
             finite = sample[np.isfinite(sample)]
             text = f"{finite.mean():.2f}" if len(finite) else ""
             if len(finite) > 1:
-                error = finite.std(ddof=1) / math.sqrt(len(finite))
-                half = float(stats.t.ppf(0.975, len(finite) - 1)) * error
-                text += f" ± {half:.2f}"
+                text += f" ± {seed_intervals(finite, axis=0)[1]:.2f}"
             cells.append(text)
         lines.append([condition, metric, *cells])
     return lines
