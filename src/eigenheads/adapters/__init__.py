@@ -7,6 +7,7 @@ try:
 except ImportError as error:
     raise _missing("PyTorch", extra="torch") from error
 
+from eigenheads.adapters._ablate import Ablation, ablate_heads
 from eigenheads.adapters._augment_tokens import TokenAugmentation, augment_tokens
 from eigenheads.adapters._capture import CapturedLayer, capture_heads
 from eigenheads.adapters._hide_tokens import hide_tokens, screen_tokens
@@ -21,10 +22,12 @@ from eigenheads.adapters._swap import (
 )
 
 __all__ = [
+    "Ablation",
     "Capture",
     "CapturedLayer",
     "SwapWarning",
     "TokenAugmentation",
+    "ablate_heads",
     "attention_summary",
     "augment_tokens",
     "capture_heads",

@@ -1,6 +1,7 @@
 """Inputs of a model: tensors, arrays, or a mapping of them, cut into rows."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,16 +120,45 @@ def check_has_weights(model: nn.Module) -> None:
             fail("model", contract, got, hint=hint)
 
 
-def run_model(model: nn.Module, batch: ModelBatch) -> None:
-    """Call the model; an error inside it becomes one sentence."""
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Set a model to evaluation without gradients inside this context."""
+    # Modes may differ between modules, so each is restored by itself.
+    was_training = [module for module in model.modules() if module.training]
+    model.eval()
     try:
         with torch.no_grad():
-            model(*batch.args, **batch.kwargs)
+            yield
+    finally:
+        for module in was_training:
+            module.training = True
+
+
+def run_model(model: nn.Module, batch: ModelBatch) -> Any:
+    """Return what the model returns; an error inside it becomes one sentence."""
+    try:
+        with torch.no_grad():
+            return model(*batch.args, **batch.kwargs)
     except UsageError:
         raise
     except _OF_MODELS as error:
         got = Got(f"one at which {type(model).__name__} raised {error!r}"[:400])
         fail("batch", "input that the model takes", got)
+
+
+def output_tensor(output: Any) -> Tensor:
+    """Return the tensor of a model's output: its logits, or else the first tensor."""
+    if isinstance(output, Tensor):
+        return output
+    named = dict(output) if isinstance(output, Mapping) else {}
+    several = output if isinstance(output, Sequence) else ()
+    candidates = (named.get("logits"), *named.values(), *several)
+    # A loss that was computed with the output is a single number.
+    tensors = [x for x in candidates if isinstance(x, Tensor) and x.ndim]
+    if not tensors:
+        got = Got(f"one that returns {type(output).__name__}")
+        fail("model", "a model that returns a tensor, or some with a name", got)
+    return tensors[0]
 
 
 def _tensor(value: Any, device: torch.device) -> Any:

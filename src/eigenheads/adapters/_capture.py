@@ -18,7 +18,7 @@ from eigenheads.adapters._attention_call import (
     visibility_of,
     with_key_rows,
 )
-from eigenheads.adapters._batch import ModelBatch, read_batch, run_model
+from eigenheads.adapters._batch import ModelBatch, evaluating, read_batch, run_model
 from eigenheads.adapters._family import AttentionLayer, head_weights
 from eigenheads.adapters._layers import find_attention_layers, select_layers
 from eigenheads.nn import Visibility
@@ -330,20 +330,14 @@ def _watching(
     model: nn.Module, layers: list[AttentionLayer], recorder: _CallRecorder
 ) -> Iterator[None]:
     """Record the layers of a model in evaluation mode, then undo all changes."""
-    # Modes may differ between modules, so each is restored by itself.
-    was_training = [module for module in model.modules() if module.training]
     with ExitStack() as stack:
         for family in {layer.family for layer in layers}:
             stack.enter_context(family.prepare_capture(model))
         for layer in layers:
             record = partial(recorder, layer)
             stack.enter_context(layer.family.capture(layer, record))
-        model.eval()
-        try:
-            yield
-        finally:
-            for module in was_training:
-                module.training = True
+        stack.enter_context(evaluating(model))
+        yield
 
 
 def _check_seen(layers: list[AttentionLayer], calls: Counter[int]) -> None:

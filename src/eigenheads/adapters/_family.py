@@ -12,6 +12,7 @@ from eigenheads.adapters._attention_call import AttentionCall
 from eigenheads.adapters._variants import AbstractVariant
 
 Record = Callable[[AttentionCall], None]
+Change = Callable[[Tensor], Tensor]
 Projection = tuple[Tensor, Tensor | None]  # matrix (out, in), and bias
 
 
@@ -87,6 +88,23 @@ class AbstractFamily(ABC):
         self, layer: AttentionLayer, record: Record
     ) -> AbstractContextManager[None]:
         """Return a context in which each call of the layer is passed to `record`."""
+
+    @contextmanager
+    def edit(self, layer: AttentionLayer, change: Change) -> Iterator[None]:
+        """Replace what the heads pass to the output projection, inside this context.
+
+        `change` takes and returns the outputs of all heads side by side,
+        ``(batch, tokens, n_heads * d_head)``.
+        """
+
+        def before(module: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+            return (change(args[0]), *args[1:])
+
+        handle = layer.output.register_forward_pre_hook(before)
+        try:
+            yield
+        finally:
+            handle.remove()
 
     @abstractmethod
     def projections(

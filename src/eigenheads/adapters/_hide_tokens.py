@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from eigenheads._checks import Got, check_choice, check_instance, fail
-from eigenheads.adapters._batch import read_batch, run_model
+from eigenheads.adapters._batch import evaluating, read_batch, run_model
 from eigenheads.adapters._family import (
     AttentionLayer,
     first_tensor,
@@ -216,18 +216,6 @@ class _Reached(Exception):
     """The input of the block was seen: the rest of the model need not run."""
 
 
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module in training:
-            module.training = True
-
-
 def _find_block(
     model: nn.Module, layers: list[AttentionLayer], batches: Iterable[Any]
 ) -> tuple[str, int]:
@@ -252,7 +240,7 @@ def _find_block(
         contract = "a loader with at least one batch"
         fail("calibration", contract, Got("none"))
     with ExitStack() as stack:
-        stack.enter_context(_evaluating(model))
+        stack.enter_context(evaluating(model))
         for name in around:
             stack.enter_context(hooked(model.get_submodule(name), keep(name)))
         run_model(model, first)
@@ -282,7 +270,7 @@ def _block_inputs(
     n_tokens: int | None = None
     for batch in batches:
         with (
-            _evaluating(model),
+            evaluating(model),
             hooked(model.get_submodule(block), before),
             suppress(_Reached),
         ):

@@ -14,6 +14,7 @@ from eigenheads.adapters._attention_call import AttentionCall, merge_masks
 from eigenheads.adapters._family import (
     AbstractFamily,
     AttentionLayer,
+    Change,
     Projection,
     Record,
     Wanted,
@@ -163,19 +164,30 @@ class TorchFamily(AbstractFamily):
         """Return a context in which each call of the layer is passed to `record`."""
 
         def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            # Arguments may come by position or by name; bind them as `forward` does.
-            bound = _SIGNATURE.bind(module, *args, **kwargs)
-            bound.apply_defaults()
-            values = bound.arguments
-            inputs = (values["query"], values["key"], values["value"])
-            _check_capture(module, inputs)
-            masks = (values["attn_mask"], values["key_padding_mask"])
-            same = (inputs[0],) * 3  # equal tensors may be different objects
-            record(
-                _read_call(module, same, masks, is_causal=False, wants_weights=False)
-            )
+            record(_read_arguments(module, args, kwargs))
 
         return hooked(layer.module, before)
+
+    @contextmanager
+    def edit(self, layer: AttentionLayer, change: Change) -> Iterator[None]:
+        """Replace what the heads pass to the output projection, inside this context."""
+
+        def after(
+            module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+        ) -> tuple[Tensor, Tensor | None]:
+            # The module multiplies by the projection itself and never calls it.
+            call = _read_arguments(module, args, kwargs)
+            heads = call.attended[1].transpose(1, 2).flatten(2)
+            moved = F.linear(change(heads) - heads, module.out_proj.weight)
+            moved = moved if module.batch_first else moved.transpose(0, 1)
+            return result[0] + moved, result[1]
+
+        handle = layer.module.register_forward_hook(after, with_kwargs=True)
+        try:
+            with self.prepare_capture(layer.module):
+                yield
+        finally:
+            handle.remove()
 
     def projections(self, module: Any, n_heads: int, n_groups: int) -> list[Projection]:
         """Return the projections to queries, keys and values."""
@@ -217,6 +229,21 @@ class TorchFamily(AbstractFamily):
             elif hasattr(encoder, _NESTED):
                 encoder.use_nested_tensor = getattr(encoder, _NESTED)
                 delattr(encoder, _NESTED)
+
+
+def _read_arguments(
+    module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> AttentionCall:
+    """Return a call of self-attention, or raise if the module does something else."""
+    # Arguments may come by position or by name; bind them as `forward` does.
+    bound = _SIGNATURE.bind(module, *args, **kwargs)
+    bound.apply_defaults()
+    values = bound.arguments
+    inputs = (values["query"], values["key"], values["value"])
+    _check_capture(module, inputs)
+    masks = (values["attn_mask"], values["key_padding_mask"])
+    same = (inputs[0],) * 3  # equal tensors may be different objects
+    return _read_call(module, same, masks, is_causal=False, wants_weights=False)
 
 
 def _check_capture(module: Any, inputs: tuple[Tensor, Tensor, Tensor]) -> None:
