@@ -24,10 +24,11 @@ from eigenheads._notebook import format_number, html_table
 from eigenheads._parallel import advance, progress_bar
 from eigenheads._rng import generator
 from eigenheads._typing import FloatArray
-from eigenheads.adapters._batch import ModelBatch, evaluating, output_tensor, run_model
+from eigenheads.adapters._batch import ModelBatch, output_tensor, run_model
 from eigenheads.adapters._capture import CapturedLayer, PreparedModel, as_numbers
 from eigenheads.adapters._family import AttentionLayer
 from eigenheads.adapters._sources import tokenize_texts
+from eigenheads.nn._modules import evaluating
 from eigenheads.probes import ModelProbe, Statistic
 from eigenheads.probes._result import LEVEL
 

@@ -1,7 +1,6 @@
 """Inputs of a model: tensors, arrays, or a mapping of them, cut into rows."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads._errors import UsageError
+from eigenheads.nn._modules import device_of
 
 # Masks of PyTorch's transformers that all rows share when they have two axes.
 _SHARED = ("mask", "src_mask", "tgt_mask", "attn_mask")
@@ -84,7 +84,7 @@ _OF_MODELS = (
 def read_batch(model: nn.Module, batch: Any) -> ModelBatch:
     """Return a batch as arguments of the model, on its device, or raise."""
     check_has_weights(model)
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    device = device_of(model)
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
     if isinstance(batch, Mapping):
@@ -118,20 +118,6 @@ def check_has_weights(model: nn.Module) -> None:
             contract = "a model whose parameters hold numbers"
             hint = "Load its weights first."
             fail("model", contract, got, hint=hint)
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Set a model to evaluation without gradients inside this context."""
-    # Modes may differ between modules, so each is restored by itself.
-    was_training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module in was_training:
-            module.training = True
 
 
 def run_model(model: nn.Module, batch: ModelBatch) -> Any:

@@ -18,10 +18,11 @@ from eigenheads.adapters._attention_call import (
     visibility_of,
     with_key_rows,
 )
-from eigenheads.adapters._batch import ModelBatch, evaluating, read_batch, run_model
+from eigenheads.adapters._batch import ModelBatch, read_batch, run_model
 from eigenheads.adapters._family import AttentionLayer, head_weights
 from eigenheads.adapters._layers import find_attention_layers, select_layers
 from eigenheads.nn import Visibility
+from eigenheads.nn._modules import evaluating
 from eigenheads.theory import HeadCertificate, head_certificate
 
 Numbers = NDArray[np.floating[Any]]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from eigenheads._checks import Got, check_choice, check_instance, fail
-from eigenheads.adapters._batch import evaluating, read_batch, run_model
+from eigenheads.adapters._batch import read_batch, run_model
 from eigenheads.adapters._family import (
     AttentionLayer,
     first_tensor,
@@ -26,6 +26,7 @@ from eigenheads.adapters._screen import (
 )
 from eigenheads.adapters._swap import apply_variants
 from eigenheads.adapters._variants import SWAP, SwapState, swap_state
+from eigenheads.nn._modules import evaluating
 
 Model = TypeVar("Model", bound=nn.Module)
 

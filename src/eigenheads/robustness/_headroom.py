@@ -18,9 +18,10 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads._rng import generator
+from eigenheads.nn._modules import device_of
 from eigenheads.robustness._intervals import pair_bounds
 from eigenheads.robustness._plan import top_meter
-from eigenheads.robustness._read import device_of, read_images
+from eigenheads.robustness._read import read_images
 from eigenheads.robustness._tokens import corrupt_patches
 
 # More tokens than any model has before its patches.

@@ -19,6 +19,7 @@ from eigenheads._checks import Got, fail
 from eigenheads._parallel import advance
 from eigenheads._rng import derived_seed, torch_generator
 from eigenheads._typing import FloatArray
+from eigenheads.nn._modules import device_of, evaluating
 from eigenheads.robustness._corruptions import corrupt_seeded
 from eigenheads.robustness._intervals import (
     AUPR,
@@ -27,7 +28,7 @@ from eigenheads.robustness._intervals import (
     Measure,
     share_of,
 )
-from eigenheads.robustness._read import ImageSet, device_of, evaluating, logits_of
+from eigenheads.robustness._read import ImageSet, logits_of
 from eigenheads.robustness._tokens import corrupting_tokens, swap_words
 
 Meter = Callable[[Tensor, Tensor], FloatArray]

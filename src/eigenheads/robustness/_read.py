@@ -1,9 +1,7 @@
 """Read data: images with classes, loaders, ids of words; and run models."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -174,26 +172,3 @@ def logits_of(model: Callable[[Tensor], Any]) -> Callable[[Tensor], Tensor]:
         return logits
 
     return run
-
-
-@contextmanager
-def evaluating(model: object) -> Iterator[None]:
-    """Put a module into evaluation mode, and back module by module."""
-    # Modes may differ between modules, so each is restored by itself.
-    modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    before = [module.training for module in modules]
-    for module in modules:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module, training in zip(modules, before, strict=True):
-            module.training = training
-
-
-def device_of(model: object) -> torch.device:
-    """Return the device of a module's first parameter or buffer."""
-    if isinstance(model, nn.Module):
-        for tensor in chain(model.parameters(), model.buffers()):
-            return tensor.device
-    return torch.device("cpu")
