@@ -230,7 +230,8 @@ def check_choice(
     """
     if isinstance(value, str) and value in choices:
         return value
-    close = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.4)
+    text = value if isinstance(value, str) else ""
+    close = difflib.get_close_matches(text, choices, n=1, cutoff=0.4)
     listed = ", ".join(repr(choice) for choice in choices)
     hint = f"Did you mean {close[0]!r}?" if close else ""
     fail(name, f"one of {listed}", value, hint=hint, error=error)

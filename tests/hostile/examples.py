@@ -87,7 +87,8 @@ model.predict(X), model.predict_proba(X)
     "estimators.RBFFeatures": _ROWS + "RBFFeatures(4).fit(rows).transform(rows)",
     "estimators.RobustPCA": _ROWS
     + """
-model = RobustPCA(1).fit(rows)
+model = RobustPCA(1, false_positive_rate=0.2).fit(rows)
+model.predict(rows), model.decision_function(rows), model.p_values(rows)
 model.inverse_transform(model.transform(rows)), model.fit_transform(rows)
 model.score(rows), model.score_samples(rows), model.sparse_of(rows)
 """,
