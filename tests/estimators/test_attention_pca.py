@@ -323,3 +323,40 @@ def test_a_damaged_sparse_matrix_is_refused(rng, part, number):
     getattr(rows, part)[3] = number
     with pytest.raises(ValueError, match="`X` must be a valid sparse matrix; got a"):
         AttentionPCA(2).fit(rows)
+
+
+def test_drops_in_for_incremental_pca():
+    X = data("standardised wine")
+    settings = {"tol": 1e-9, "max_iter": 2000, "random_state": 0}
+    for whiten in (False, True):
+        ours = AttentionPCA(3, whiten=whiten, **settings).fit(X)
+        theirs = PCA(3, whiten=whiten).fit(X)
+        for name in ("singular_values_", "explained_variance_", "noise_variance_"):
+            assert_allclose(getattr(ours, name), getattr(theirs, name), rtol=1e-9)
+        # Whitening changes coordinates, not the covariance.
+        assert_allclose(
+            ours.get_covariance(), PCA(3).fit(X).get_covariance(), atol=1e-6
+        )
+        codes = ours.transform(X)
+        assert_allclose(np.abs(codes), np.abs(theirs.transform(X)), atol=1e-6)
+        back = theirs.inverse_transform(theirs.transform(X))
+        assert_allclose(ours.inverse_transform(codes), back, atol=1e-6)
+    # Of one batch, a stream is exact as well.
+    stream = AttentionPCA(3, **settings).partial_fit(X)
+    batch = IncrementalPCA(3, batch_size=len(X)).fit(X)
+    public = {name for name in vars(batch) if name.endswith("_")}
+    assert public - set(vars(stream)) == {"batch_size_", "var_"}
+    assert_allclose(stream.noise_variance_, batch.noise_variance_, rtol=1e-2)
+    assert AttentionPCA(13, random_state=0).fit(X).noise_variance_ == 0.0
+    with pytest.raises(ValueError, match="`whiten` must be True or False; got 'yes'"):
+        AttentionPCA(2, whiten="yes").fit(X)
+
+
+def test_sparse_batches_are_those_of_the_dense_array():
+    X = np.where(np.abs(data("slow decay")) < 2.5, 0.0, data("slow decay"))
+    dense, sparse = AttentionPCA(2, random_state=0), AttentionPCA(2, random_state=0)
+    for part in np.array_split(X, 5):
+        dense.partial_fit(part)
+        sparse.partial_fit(csr_array(part))
+    assert_allclose(sparse.components_, dense.components_, atol=1e-8)
+    assert_allclose(sparse.noise_variance_, dense.noise_variance_)

@@ -4,6 +4,7 @@ import weakref
 
 import numpy as np
 import pytest
+import scipy.sparse
 from numpy.testing import assert_array_equal
 from sklearn.preprocessing import StandardScaler
 
@@ -292,6 +293,27 @@ def test_attention_pca_reads_a_dask_array_chunk_by_chunk(rows):
     np.testing.assert_allclose(ours, theirs, rtol=1e-3)
     scores = model.transform(chunked)
     np.testing.assert_allclose(scores, model.transform(rows), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["csr_matrix", "csr_array"])
+def test_attention_pca_reads_sparse_chunks_of_a_dask_array(rows, kind):
+    dask = pytest.importorskip("dask.array")
+    make = getattr(scipy.sparse, kind)
+    holed = np.where(rows < 7, 0.0, rows)
+    chunked = dask.from_array(holed, chunks=(900, 12)).map_blocks(
+        make, dtype=rows.dtype, meta=make((0, 0))
+    )
+    assert all(scipy.sparse.issparse(block) for block in row_blocks(chunked))
+    whole = AttentionPCA(3, tol=1e-4, random_state=0).fit(holed)
+    model = AttentionPCA(3, tol=1e-4, batch_size=100, random_state=0).fit(chunked)
+    np.testing.assert_allclose(
+        model.explained_variance_, whole.explained_variance_, rtol=1e-3
+    )
+    scores = model.transform(chunked)
+    np.testing.assert_allclose(scores, model.transform(holed), atol=1e-9)
+    stream = AttentionPCA(3, random_state=0).partial_fit(chunked)
+    assert stream.n_iter_ == 5
+    assert stream.n_samples_seen_ == len(rows)
 
 
 def test_attention_pca_trains_on_finite_prompts_of_batches(rows):

@@ -74,7 +74,7 @@ load_musk(".")
     "estimators.AttentionPCA": _ROWS
     + """
 model = AttentionPCA(1, random_state=0).fit(rows)
-model.inverse_transform(model.transform(rows))
+model.inverse_transform(model.transform(rows)), model.get_covariance()
 AttentionPCA(1, random_state=0).partial_fit(rows)
 """,
     "estimators.PooledBagClassifier": _BAGS

@@ -14,6 +14,7 @@ from eigenheads._checks import (
     Got,
     check_choice,
     check_count,
+    check_flag,
     check_positive,
     fail,
 )
@@ -53,15 +54,20 @@ _FIRST_RANK = 8
 class AttentionPCA(PrincipalCoordinates):
     r"""Streaming PCA: principal components from batches of rows, by an attention head.
 
+    It drops in for :class:`sklearn.decomposition.IncrementalPCA` (of which it lacks
+    `var_` and `get_precision`), reads sparse batches, too, and :meth:`fit` is more
+    accurate, as it reads rows repeatedly.
+
     A head with scores :math:`x^\top M M^\top x_j` and the tokens as values is trained
     to reconstruct its query, on prompts drawn from the rows. At the minimum its outputs
     span the first principal components, and its error is that of PCA [1]_.
 
-    The rows may be an array, a sparse matrix, a Dask array, or batches that are read
-    one at a time (:meth:`fit` reads them repeatedly, :meth:`partial_fit` once). Memory
-    is O(n_features · n_components + batch_size · n_features) beside the data, and no
-    matrix larger than (n_components, n_components) is decomposed. If the data
-    fit in memory, :class:`sklearn.decomposition.PCA` is exact and often faster.
+    The rows may be an array, a sparse matrix, a Dask array (also of sparse chunks), or
+    batches that are read one at a time (:meth:`fit` reads them repeatedly,
+    :meth:`partial_fit` once). Memory is O(n_features · n_components + batch_size ·
+    n_features) beside the data, and no matrix larger than (n_components, n_components)
+    is decomposed. If the data fit in memory, :class:`sklearn.decomposition.PCA` is
+    exact and often faster.
 
     Parameters
     ----------
@@ -84,6 +90,9 @@ class AttentionPCA(PrincipalCoordinates):
 
     batch_size : int, default=1024
         Number of rows read at once.
+
+    whiten : bool, default=False
+        Whether `transform` divides coordinates by their standard deviations.
 
     tol : float, default=0.001
         Training stops when :math:`\lVert \Sigma u - \sigma u \rVert \le` ``tol``
@@ -110,6 +119,13 @@ class AttentionPCA(PrincipalCoordinates):
 
     explained_variance_ratio_ : ndarray of shape (n_components,)
         Share of each component in the variance of all features.
+
+    singular_values_ : ndarray of shape (n_components,)
+        Lengths of the columns of coordinates of the fitted rows, not whitened.
+
+    noise_variance_ : float
+        Mean variance in the directions beyond the components, of which there are
+        ``min(n_samples, n_features) - n_components``; 0 if there is none.
 
     mean_ : ndarray of shape (n_features,)
         Mean of the rows.
@@ -183,6 +199,7 @@ class AttentionPCA(PrincipalCoordinates):
         head: str = "softmax",
         n_tokens: int | None = None,
         batch_size: int = 1024,
+        whiten: bool = False,
         tol: float = 1e-3,
         max_iter: int = 200,
         random_state: int | np.random.RandomState | None = None,
@@ -192,6 +209,7 @@ class AttentionPCA(PrincipalCoordinates):
         self.head = head
         self.n_tokens = n_tokens
         self.batch_size = batch_size
+        self.whiten = whiten
         self.tol = tol
         self.max_iter = max_iter
         self.random_state = random_state
@@ -236,9 +254,11 @@ class AttentionPCA(PrincipalCoordinates):
         def read() -> Iterator[Rows]:
             for index, batch in enumerate(batches):
                 rows = self._read(batch, reset=index == 0, accept_sparse="csr")
-                rows = _dense(rows)
                 self._check_parameters(None, rows.shape[1])
-                yield rows
+                # A sparse batch is made dense a few rows at a time.
+                step = size if issparse(rows) else max(len(rows), 1)
+                for start in range(0, rows.shape[0], step):
+                    yield _dense(rows[start : start + step])
 
         size = check_count("batch_size", self.batch_size)
         source = StreamedRows(read, size)
@@ -318,12 +338,12 @@ class AttentionPCA(PrincipalCoordinates):
 
     def _partial_fit(self, X: ArrayLike, sample_weight: Any) -> None:
         is_first = not hasattr(self, "components_")
-        rows = _dense(self._read(X, reset=is_first, accept_sparse="csr"))
+        rows = self._read(X, reset=is_first, accept_sparse="csr")
         if self._is_share():
             contract = "an integer for `partial_fit`"
             fail("n_components", contract, self.n_components)
         self._check_parameters(None, rows.shape[1])
-        weights = read_row_weights(sample_weight, len(rows))
+        weights = read_row_weights(sample_weight, rows.shape[0])
         self._check_unweighted_prompts(weights)
         if is_first:
             self._begin(rows)
@@ -333,7 +353,7 @@ class AttentionPCA(PrincipalCoordinates):
         if self.n_tokens is None:
             self._remember(rows, weights)
         else:
-            self._train_on(rows)
+            self._train_on(_dense(rows))
         self.n_iter_ += 1
 
     def _training(self) -> PcaTraining:
@@ -363,6 +383,7 @@ class AttentionPCA(PrincipalCoordinates):
             hint = "None is the limit of long prompts."
             check_count("n_tokens", self.n_tokens, minimum=2, hint=hint)
         check_count("batch_size", self.batch_size)
+        check_flag("whiten", self.whiten)
         check_count("max_iter", self.max_iter)
         check_positive("tol", self.tol)
         check_verbose(self.verbose)
@@ -425,6 +446,10 @@ class AttentionPCA(PrincipalCoordinates):
         share = span.variances / total if total > 0 else 0 * span.variances
         self.explained_variance_ratio_ = share.astype(dtype)
         self.total_variance_ = unbiased * total
+        self.singular_values_ = np.sqrt(moments.n * span.variances).astype(dtype)
+        n_others = min(round(moments.n), len(moments.mean)) - self.n_components_
+        lost = max(total - float(span.variances.sum()), 0.0)
+        self.noise_variance_ = unbiased * lost / n_others if n_others > 0 else 0.0
         self.mean_ = moments.mean.astype(dtype)
         self.n_samples_seen_ = round(moments.n)
 

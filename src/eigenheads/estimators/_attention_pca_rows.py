@@ -29,8 +29,11 @@ class PrincipalCoordinates(
     """Methods of :class:`AttentionPCA` that need no training data."""
 
     components_: NDArray[np.floating[Any]]
+    explained_variance_: NDArray[np.floating[Any]]
     mean_: NDArray[np.floating[Any]]
+    noise_variance_: float
     verbose: int
+    whiten: bool
 
     def transform(self, X: Any) -> NDArray[np.floating[Any]]:
         """Return the coordinates of rows along the components.
@@ -43,13 +46,13 @@ class PrincipalCoordinates(
         Returns
         -------
         X_new : ndarray of shape (n_samples, n_components)
-            Coordinates.
+            Coordinates, of unit variance with `whiten`.
         """
         if is_dask(X):
             return np.concatenate([self.transform(block) for block in row_blocks(X)])
         check_is_fitted(self)
         rows = self._read(X, reset=False, accept_sparse="csr")
-        turn = self.components_.T.astype(rows.dtype)
+        turn = (self.components_.T / self._scales()).astype(rows.dtype)
         mean = self.mean_.astype(rows.dtype)
         if issparse(rows):
             return np.asarray(rows @ turn) - mean @ turn
@@ -76,10 +79,31 @@ class PrincipalCoordinates(
         if scores.shape[1] != k:
             contract = f"of shape (n_samples, {k})"
             fail("X", contract, Got(scores.shape))
-        back: NDArray[np.floating[Any]] = scores @ self.components_.astype(
-            scores.dtype
-        ) + self.mean_.astype(scores.dtype)
+        turn = (self.components_.T * self._scales()).T.astype(scores.dtype)
+        back: NDArray[np.floating[Any]] = scores @ turn + self.mean_.astype(turn.dtype)
         return back
+
+    def get_covariance(self) -> NDArray[np.floating[Any]]:
+        """Return the covariance under the model of probabilistic PCA.
+
+        Returns
+        -------
+        covariance : ndarray of shape (n_features, n_features)
+            Variances `explained_variance_` along the components, and
+            `noise_variance_` in all other directions.
+        """
+        check_is_fitted(self)
+        excess = np.maximum(self.explained_variance_ - self.noise_variance_, 0)
+        covariance = (self.components_.T * excess) @ self.components_
+        covariance.flat[:: len(covariance) + 1] += self.noise_variance_
+        return covariance
+
+    def _scales(self) -> Any:
+        """Return what coordinates are divided by."""
+        if not self.whiten:
+            return 1.0
+        deviations = np.sqrt(self.explained_variance_)
+        return np.maximum(deviations, np.finfo(deviations.dtype).eps)
 
     @property
     def _n_features_out(self) -> int:
@@ -353,7 +377,7 @@ class StreamMemory(NamedTuple):
         self, rows: Rows, weights: FloatArray | None = None
     ) -> tuple[RowMoments, CovarianceProduct]:
         """Return moments and V ↦ ΣV of the past and these rows together."""
-        if weights is None:
+        if weights is None and not issparse(rows):
             new = moments_of(rows, len(rows))
             fresh = covariance_of([rows], new.mean)
         else:

@@ -32,8 +32,8 @@ def row_blocks(X: Any, *, n_rows: int | None = None) -> Iterator[NDArray[Any]]:
     Parameters
     ----------
     X : Dask array, or anything with a shape and slices
-        Of a Dask array the blocks are its own chunks of rows; one is in memory at a
-        time. Of a NumPy array or a memory map, `n_rows` at a time.
+        Of a Dask array the blocks are its own chunks of rows, sparse if they are; one
+        is in memory at a time. Of a NumPy array or a memory map, `n_rows` at a time.
 
     n_rows : int, default=None
         Rows per block if the array has no chunks; None means 65 536.
@@ -51,7 +51,8 @@ def row_blocks(X: Any, *, n_rows: int | None = None) -> Iterator[NDArray[Any]]:
     if is_dask(X):
         whole = X.rechunk(dict.fromkeys(range(1, X.ndim), -1))
         for index in range(whole.numblocks[0]):
-            yield np.asarray(whole.blocks[index].compute())
+            block = whole.blocks[index].compute()
+            yield block if issparse(block) else np.asarray(block)
         return
     step = 65_536
     if n_rows is not None:
