@@ -9,7 +9,7 @@ from eigenheads_papers import get_experiment
 from eigenheads_papers._core import Run
 from eigenheads_papers._run import draw_experiment, experiment_rng
 from eigenheads_papers.screening import images
-from eigenheads_papers.teo2024._inputs import load_all_digits
+from eigenheads_papers.teo2024.inputs import load_all_digits
 
 pytestmark = pytest.mark.torch
 KEYS = ("screening/mnist", "screening/photographs")

@@ -11,9 +11,9 @@ from eigenheads_papers._core import Run
 from eigenheads_papers._run import draw_experiment, experiment_rng
 from eigenheads_papers._statistics import ENOUGH
 from eigenheads_papers._training import SmallModel
-from eigenheads_papers.teo2024 import _comparisons, _inputs, robustness
-from eigenheads_papers.teo2024._variants import FEW, VARIANTS
+from eigenheads_papers.teo2024 import _comparisons, inputs, robustness
 from eigenheads_papers.teo2024.segmentation import draw_scenes, mean_iou
+from eigenheads_papers.teo2024.variants import FEW, VARIANTS
 
 TINY = {
     "robustness": {
@@ -206,7 +206,7 @@ def test_presets_of_robustness_are_as_designed():
     assert len(robustness.conditions(paper)) == 1 + 15 * 5 + 1 + 7
     assert len(set(robustness.models(paper))) == 13
     assert {*robustness.MODELS.values(), *FEW} <= set(VARIANTS)
-    assert get_experiment("teo2024/robustness").files(paper) == _inputs.MNIST
+    assert get_experiment("teo2024/robustness").files(paper) == inputs.MNIST
     assert demo.n_seeds >= ENOUGH
     assert get_experiment("teo2024/finetune").presets["paper"].n_seeds >= 10
 
@@ -332,7 +332,7 @@ def test_rounded_products_are_linear_layers_up_to_rounding_of_factors():
 
 
 def test_drawn_language_is_predictable_by_looking_back_two_words_only():
-    words = _inputs.load_words(
+    words = inputs.load_words(
         "drawn", n_words=20, length=10, rng=np.random.default_rng(0)
     )
     assert words.train.max() < words.swapped_in == 20
@@ -359,12 +359,10 @@ def test_pairs_of_words_reach_the_entropy_of_a_chain():
     ids = np.zeros(24_000, dtype=np.int64)
     for at, odd in enumerate(rng.integers(0, 2, len(ids) - 1), start=1):
         ids[at] = follow[ids[at - 1], odd]
-    words = _inputs.Words(
-        ids[:20_000].reshape(-1, 10), ids[20_000:].reshape(-1, 10), 60
-    )
-    assert 1.99 < _inputs.bigram_perplexity(words, 400) < 2.05
-    shuffled = _inputs.Words(rng.permuted(words.train), words.test, 60)
-    assert _inputs.bigram_perplexity(shuffled, 400) > 30
+    words = inputs.Words(ids[:20_000].reshape(-1, 10), ids[20_000:].reshape(-1, 10), 60)
+    assert 1.99 < inputs.bigram_perplexity(words, 400) < 2.05
+    shuffled = inputs.Words(rng.permuted(words.train), words.test, 60)
+    assert inputs.bigram_perplexity(shuffled, 400) > 30
 
 
 def test_scenes_label_bright_pixels_of_one_digit():

@@ -120,14 +120,14 @@ class Claim:
     @property
     def paper(self) -> str:
         """Key of the paper that makes the claim; empty for our own checks."""
-        found = _PAPER.match(self.source)
-        return found[1] if found else ""
+        match = _PAPER.match(self.source)
+        return match[1] if match else ""
 
     @property
     def where(self) -> str:
         """Place of the statement in the paper; empty for our own checks."""
-        found = _PAPER.match(self.source)
-        return found[2] if found else ""
+        match = _PAPER.match(self.source)
+        return match[2] if match else ""
 
     @property
     def kind(self) -> Kind:
@@ -381,12 +381,14 @@ def count_outcomes(claims: Iterable[Claim]) -> dict[Kind, tuple[int, int, int]]:
     >>> count_outcomes([at_least("a", 1.0, 0.0, "")])["theory"]
     (1, 0, 0)
     """
-    found = Counter((claim.kind, claim.outcome) for claim in claims if is_judged(claim))
+    counts = Counter(
+        (claim.kind, claim.outcome) for claim in claims if is_judged(claim)
+    )
     return {
         kind: (
-            found[kind, "held"],
-            found[kind, "contradicted"],
-            found[kind, "undecided"],
+            counts[kind, "held"],
+            counts[kind, "contradicted"],
+            counts[kind, "undecided"],
         )
         for kind in WORDS
     }
@@ -420,8 +422,14 @@ def count_verdicts(claims: Iterable[Claim]) -> str:
     theory = f"theory against simulation: {passed} of {n}" if n else ""
     n_unjudged = sum(not is_judged(claim) for claim in claims)
     unjudged = f"{n_unjudged} {NOT_JUDGED}" if n_unjudged else ""
-    told = (parts["claim"], parts["small model"], theory, parts["question"], unjudged)
-    return "; ".join(filter(None, told)) or "no claims at this size"
+    sentences = (
+        parts["claim"],
+        parts["small model"],
+        theory,
+        parts["question"],
+        unjudged,
+    )
+    return "; ".join(filter(None, sentences)) or "no claims at this size"
 
 
 def _told(kind: Kind, numbers: tuple[int, int, int], title: str) -> str:
@@ -480,7 +488,7 @@ def _claim(
     estimate = measured if isinstance(measured, Estimate) else None
     for option in options:
         check_choice("options", option, _OPTIONS)
-    made = Claim(
+    claim = Claim(
         statement=check_instance("statement", statement, str),
         relation=relation,
         expected=check_number("expected", expected),
@@ -493,7 +501,7 @@ def _claim(
         **{"source": "ours", **options},
     )
     # This is the level of a claim that stands alone; `in_family` may widen it later.
-    return _at_level(made, LEVEL)
+    return _at_level(claim, LEVEL)
 
 
 def _number(measured: object) -> float:
@@ -509,10 +517,10 @@ def _at_level(claim: Claim, level: float) -> Claim:
     if claim.estimate is None:
         return claim
     # Two one-sided tests at α are the interval at 1 − 2α inside the margins.
-    own = 1 - 2 * (1 - level) if claim.relation == "≈" else level
+    claim_level = 1 - 2 * (1 - level) if claim.relation == "≈" else level
     return replace(
         claim,
-        interval=claim.estimate.interval(own),
-        level=own,
+        interval=claim.estimate.interval(claim_level),
+        level=claim_level,
         detectable=claim.estimate.detectable(level),
     )

@@ -110,11 +110,14 @@ def beside_record(key: str, claims: Iterable[Claim]) -> tuple[Claim, ...]:
     record = read_record(key)
     # Two papers may say the opposite of one number.
     recorded = record.claims if record else ()
-    known = {(one.paper, one.statement): one.outcome for one in recorded}
+    outcomes = {
+        (claim_on_record.paper, claim_on_record.statement): claim_on_record.outcome
+        for claim_on_record in recorded
+    }
     return tuple(
         replace(
             claim,
-            on_record=known.get((claim.paper, claim.statement), claim.on_record),
+            on_record=outcomes.get((claim.paper, claim.statement), claim.on_record),
         )
         for claim in claims
     )

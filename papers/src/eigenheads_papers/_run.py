@@ -45,7 +45,7 @@ from eigenheads_papers._store import (
     result_folder,
     save_result,
 )
-from eigenheads_papers.sweeps._cells import keeping_jobs
+from eigenheads_papers.sweeps.cells import keeping_jobs
 
 # The modules that tell whether an extra of the package is installed.
 _EXTRAS = {"torch": ("torch",), "hf": ("torch", "transformers")}

@@ -133,10 +133,10 @@ def share_estimate(successes: int, n: int) -> Estimate:
     (0.313, 0.687)
     """
     share = successes / n
-    found = stats.binomtest(int(successes), n)
+    test = stats.binomtest(int(successes), n)
 
     def interval(level: float) -> tuple[float, float]:
-        ends = found.proportion_ci(level, method="exact")
+        ends = test.proportion_ci(level, method="exact")
         return float(ends.low), float(ends.high)
 
     # Normal approximation: precise enough to say what size could have been seen.

@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from eigenheads.extend import FloatArray, advance, n_threads, torch_generator
 from eigenheads_papers._core import parameter
-from eigenheads_papers.sweeps._cells import run_jobs
+from eigenheads_papers.sweeps.cells import run_jobs
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

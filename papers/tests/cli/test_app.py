@@ -178,12 +178,12 @@ def test_sweep_without_a_grid_says_what_it_does_and_what_could_vary(tmp_path, ca
 
 def display_at(monkeypatch, times, *, n_workers=1):
     """Return a display whose clock shows these times, one per report."""
-    from eigenheads_papers.report import _terminal
+    from eigenheads_papers.report import terminal
 
     now = iter(times)
-    monkeypatch.setattr(_terminal.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: next(now))
     monkeypatch.setattr(_terminal, "n_threads", lambda: n_workers)
-    return _terminal.ProgressDisplay()
+    return terminal.ProgressDisplay()
 
 
 def test_long_work_is_announced_and_short_work_is_not(capsys, monkeypatch):

@@ -15,7 +15,7 @@ from eigenheads.probes import ModelProbe, Statistic
 from eigenheads_papers import Result, reproduce, sweep
 from eigenheads_papers._data import using_data
 from eigenheads_papers._store import load_result
-from eigenheads_papers.sweeps._cells import CellStore, _digest
+from eigenheads_papers.sweeps.cells import CellStore, _digest
 from eigenheads_papers.teo2024.at_scale import FILE, _read
 
 FEW = settings(

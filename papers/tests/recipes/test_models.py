@@ -24,7 +24,7 @@ from eigenheads_papers.recipes._models import (  # noqa: E402
     VisionSize,
 )
 from eigenheads_papers.teo2024._models import SoftmaxAttention  # noqa: E402
-from eigenheads_papers.teo2024._variants import KINDS  # noqa: E402
+from eigenheads_papers.teo2024.variants import KINDS  # noqa: E402
 
 pytestmark = pytest.mark.torch
 SLOW = pytest.mark.slow

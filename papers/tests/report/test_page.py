@@ -12,7 +12,7 @@ from eigenheads_papers._claims import format_number
 from eigenheads_papers._untested import untested_claims
 from eigenheads_papers.report import render_report, write_report
 from eigenheads_papers.report._page import newest_results
-from eigenheads_papers.report._terminal import print_claims
+from eigenheads_papers.report.terminal import print_claims
 
 KEYS = ["marion2025/fig5", "marion2025/bayes"]
 

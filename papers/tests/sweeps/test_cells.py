@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from eigenheads_papers import Listener, StoreError, reproduce
-from eigenheads_papers.sweeps._cells import (
+from eigenheads_papers.sweeps.cells import (
     CellResult,
     CellStore,
     keeping_jobs,

@@ -16,9 +16,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from sweep_cells import EXPERIMENT
 
-import eigenheads_papers.sweeps._cells as cells_module
+import eigenheads_papers.sweeps.cells as cells_module
 from eigenheads_papers import SweepError, sweep
-from eigenheads_papers.sweeps._cells import CellStore
+from eigenheads_papers.sweeps.cells import CellStore
 
 GRID = {"x": "0:2:5", "n": "1,4"}
 

@@ -201,7 +201,7 @@ def reproduce_command(
     from eigenheads_papers._registry import select_experiments
     from eigenheads_papers._run import save_figures
     from eigenheads_papers.report import write_report
-    from eigenheads_papers.report._terminal import ProgressDisplay, print_claims
+    from eigenheads_papers.report.terminal import ProgressDisplay, print_claims
 
     if runs:
         data = evaluate_for_claims(runs, data, out)
@@ -353,7 +353,7 @@ def sweep_command(
     """
     from eigenheads.extend import interrupted_between_blocks
     from eigenheads_papers import sweep
-    from eigenheads_papers.report._terminal import ProgressDisplay, print_sweep
+    from eigenheads_papers.report.terminal import ProgressDisplay, print_sweep
     from eigenheads_papers.sweeps._grid import parse_grid
     from eigenheads_papers.sweeps._run import tell_plan
 

@@ -154,20 +154,22 @@ def _score(
     return float(roc_auc_score(outside[1], model.predict_proba(outside[0])[:, 1]))
 
 
-def _gap(run: Run[Params], data: str, one: str, other: str) -> Estimate | float:
+def _gap(run: Run[Params], data: str, method: str, reference: str) -> Estimate | float:
     """Return the mean of a score minus another, paired by run or fold."""
-    if f"{data}: {one}" not in run.table:
+    if f"{data}: {method}" not in run.table:
         return float("nan")
-    gaps = run.table[f"{data}: {one}"] - run.table[f"{data}: {other}"]
+    gaps = run.table[f"{data}: {method}"] - run.table[f"{data}: {reference}"]
     if data in _MUSK:
         return resampled_estimate(gaps, test_share=1 / (run.params.n_folds - 1))
     return mean_estimate(gaps)
 
 
-def _not_worse(run: Run[Params], data: str, one: str, other: str, why: str) -> Claim:
+def _not_worse(
+    run: Run[Params], data: str, method: str, reference: str, why: str
+) -> Claim:
     """Return the claim that a score is at most .03 below another."""
-    statement = f"{data}: AUC of {one} minus that of {other}"
-    gap = _gap(run, data, one, other)
+    statement = f"{data}: AUC of {method} minus that of {reference}"
+    gap = _gap(run, data, method, reference)
     return at_least(
         statement,
         gap,

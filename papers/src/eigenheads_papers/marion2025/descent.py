@@ -154,9 +154,9 @@ def check_scheduled(run: Run[Scheduled]) -> list[Claim]:
     """Return the claims of the figure."""
     params, table = run.params, run.table
     recovered = weakest_overlap(table) > _RECOVERED
-    others = np.flatnonzero(~recovered)
+    stuck = np.flatnonzero(~recovered)
     # If every run has recovered there is no such gap, and the claim holds.
-    swapped = 1 - np.abs(table["eta"][others, -1]).min() if others.size else 0.0
+    swapped = 1 - np.abs(table["eta"][stuck, -1]).min() if stuck.size else 0.0
     # A step turns back if its change has the opposite sign of the one before.
     changes = np.diff(table["close_up_rho"])[_WINDOW]
     alternating = np.mean(changes[1:] * changes[:-1] < 0)

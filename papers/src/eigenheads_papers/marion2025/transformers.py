@@ -12,7 +12,7 @@ from eigenheads_papers._claims import Claim, at_least, at_most, in_family
 from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import one_thread
-from eigenheads_papers.sweeps._cells import run_jobs
+from eigenheads_papers.sweeps.cells import run_jobs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

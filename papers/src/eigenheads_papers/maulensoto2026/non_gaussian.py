@@ -335,7 +335,7 @@ def check(run: Run[Params]) -> list[Claim]:
     # The activations of these two heads are odd functions of the score; the claims on
     # skewed tokens set them against softmax and ReLU.
     straight = [column[head] for head in ("linear", "erf")]
-    seen = [
+    findings = [
         ("gaussian tokens: the worst head's", "≥", 0.9, row["gaussian"].min()),
         ("heavy-tailed tokens: the worst head's", "≥", 0.9, row["heavy-tailed"].min()),
         (
@@ -359,11 +359,13 @@ def check(run: Run[Params]) -> list[Claim]:
     ]
     # The first two heads are softmax and linear, in the order of the table.
     if params.digits:
-        both = row["digits"][:2].min()
-        seen.append(("digits: the worse of softmax and linear:", "≥", 0.8, both))
+        digits_worst = row["digits"][:2].min()
+        findings.append(
+            ("digits: the worse of softmax and linear:", "≥", 0.8, digits_worst)
+        )
     if params.mnist:
         worst = row["MNIST patches"].min()
-        seen.append(("MNIST patches: the worst head's", "≥", 0.9, worst))
+        findings.append(("MNIST patches: the worst head's", "≥", 0.9, worst))
     claims = [
         Claim(
             statement=f"{words} alignment with u₁",
@@ -376,7 +378,7 @@ def check(run: Run[Params]) -> list[Claim]:
             if words.startswith("MNIST")
             else "what we see on several seeds, with a margin",
         )
-        for words, relation, bound, measured in seen
+        for words, relation, bound, measured in findings
     ]
     # Sigmoid's risk is nearly flat in the length, which drifts far: left out.
     chosen = [column[head] for head in HEADS if head != "sigmoid"]

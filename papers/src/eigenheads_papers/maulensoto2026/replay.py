@@ -181,18 +181,18 @@ def check(run: Run[Params]) -> list[Claim]:
 
 def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw the ten runs of both figures, by either generator."""
-    left, right = figure.subplots(1, 2, sharey=True)
+    of_fixed, in_context = figure.subplots(1, 2, sharey=True)
     for name, color in zip(GENERATORS, (BLUE, ORANGE), strict=True):
         fixed = run.table[f"fixed {name}"]
         steps = 30.0 * np.arange(fixed.shape[1])
-        left.plot(steps, fixed.T, color=color, lw=0.5, alpha=0.5)
-        left.plot(steps, fixed.mean(axis=0), color=color, label=f"JAX {name}")
+        of_fixed.plot(steps, fixed.T, color=color, lw=0.5, alpha=0.5)
+        of_fixed.plot(steps, fixed.mean(axis=0), color=color, label=f"JAX {name}")
         context, at = run.table[f"context {name}"], run.table["context_steps"]
-        right.plot(at, context.T, color=color, lw=0.5, alpha=0.5)
-        right.plot(at, context.mean(axis=0), color=color)
-    left.set(title="Figure 3b", xlabel="step", ylabel="alignment")
-    right.set(title="Figure 7b, θ = 0.1", xlabel="step")
-    left.legend(loc="lower right")
+        in_context.plot(at, context.T, color=color, lw=0.5, alpha=0.5)
+        in_context.plot(at, context.mean(axis=0), color=color)
+    of_fixed.set(title="Figure 3b", xlabel="step", ylabel="alignment")
+    in_context.set(title="Figure 7b, θ = 0.1", xlabel="step")
+    of_fixed.legend(loc="lower right")
 
 
 experiments = (

@@ -26,7 +26,7 @@ from eigenheads.extend import (
 )
 from eigenheads.extend.models import ScreenModule
 from eigenheads_papers.teo2024._models import PreNormBlock, make_attention
-from eigenheads_papers.teo2024._variants import KINDS, AttentionSpec, Kind
+from eigenheads_papers.teo2024.variants import KINDS, AttentionSpec, Kind
 
 # Most classes or words: the weights of the last layer stay below some GiB.
 _MAX_OUTPUTS = 10**6

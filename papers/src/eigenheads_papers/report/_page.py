@@ -119,8 +119,8 @@ def newest_results(
     for result in results:
         if preset not in (None, result.preset) or seed not in (None, result.seed):
             continue
-        known = newest.get(result.key)
-        if known is None or result.created >= known.created:
+        before = newest.get(result.key)
+        if before is None or result.created >= before.created:
             newest[result.key] = result
     return list(newest.values())
 
@@ -152,16 +152,16 @@ def render_report(
     environment.filters["expectation"] = format_expected
     environment.filters["measurement"] = format_measured
     environment.tests["judged"] = is_judged
-    given = check_items("experiments", experiments, "experiments")
-    users = {e.key: e for e in (get_experiment(each) for each in given)}
+    listed = check_items("experiments", experiments, "experiments")
+    users = {e.key: e for e in (get_experiment(each) for each in listed)}
     papers: dict[str, list[dict[str, Any]]] = {}
     results = check_items("results", results, "results")
     for result in results:
         check_instance("results", result, Result)
     # A claim counts for the paper that makes it, whatever experiment measures it.
-    made: dict[str, list[Claim]] = {}
+    claims_of: dict[str, list[Claim]] = {}
     for claim in (claim for result in results for claim in result.claims):
-        made.setdefault(claim.paper, []).append(claim)
+        claims_of.setdefault(claim.paper, []).append(claim)
     for result in results:
         experiment = users.get(result.key) or get_experiment(result.key)
         section = _section(experiment, result)
@@ -172,7 +172,7 @@ def render_report(
                 "paper": paper_of(sections[0]["experiment"]),
                 "sections": sections,
                 "shown": _thumbnail(sections),
-                **_tally(key, sections, made.get(key, []), users),
+                **_tally(key, sections, claims_of.get(key, []), users),
             }
             for key, sections in papers.items()
         ],
@@ -218,11 +218,11 @@ def _changed_settings(experiment: Experiment[Any], result: Result) -> list[str]:
     usual = preset_params(experiment, result.preset)
     # A run with real data has other parameters than one without, in the same preset.
     fuller = usual if experiment.with_data is None else experiment.with_data(usual)
-    known = [plain_params(params) for params in (usual, fuller)]
+    defaults = [plain_params(params) for params in (usual, fuller)]
     return [
         f"{name}={_setting(value)}"
         for name, value in result.params.items()
-        if all(value != params.get(name) for params in known)
+        if all(value != params.get(name) for params in defaults)
     ]
 
 

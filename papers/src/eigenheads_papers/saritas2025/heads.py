@@ -244,8 +244,8 @@ def check(run: Run[Params]) -> list[Claim]:
 
 
 def _share(table: Table, name: str, statistic: str) -> Any:
-    found = table[f"{name}_{statistic}_found"]
-    return share_estimate(int(found.sum()), found.size)
+    discoveries = table[f"{name}_{statistic}_found"]
+    return share_estimate(int(discoveries.sum()), discoveries.size)
 
 
 def draw(figure: "Figure", run: Run[Params]) -> None:

@@ -118,7 +118,7 @@ def check_norms(run: Run[Params]) -> list[Claim]:
     order = "the study gives an order of magnitude, and our models are others"
     # Layers differ by a factor of ten and more: some of them say little of all.
     is_whole = params.layers == Params.layers
-    some = "" if is_whole else "not all layers of MiniLM are measured"
+    why_undecided = "" if is_whole else "not all layers of MiniLM are measured"
     study = [
         about(
             f"{NAMES[model]}: log10 of |output|² over |feature|², average over heads",
@@ -127,7 +127,7 @@ def check_norms(run: Run[Params]) -> list[Claim]:
             1.5,
             order,
             source="saritas2025, abstract: the norms differ by about 10³",
-            undecided=some if model == "minilm" else "",
+            undecided=why_undecided if model == "minilm" else "",
         )
         for model in _study.trained_models(params)
     ]

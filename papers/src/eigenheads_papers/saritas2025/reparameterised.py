@@ -25,7 +25,7 @@ from eigenheads_papers._claims import (
 from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import SmallModel, seeded, train, train_all
-from eigenheads_papers.teo2024._variants import VARIANTS
+from eigenheads_papers.teo2024.variants import VARIANTS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,10 +68,10 @@ def _train_one(params: Params, name: str, seed: int) -> FloatArray:
     import torch
     from torch.nn import functional as F
 
-    from eigenheads_papers.teo2024 import _inputs, _models
+    from eigenheads_papers.teo2024 import _models, inputs
 
     rng = generator(seed)
-    split = _inputs.load_split(
+    split = inputs.load_split(
         "digits", n_train=params.n_train, n_test=params.n_test, rng=rng
     )
     x, x_test = (torch.tensor(part)[:, None] for part in (split.train, split.test))

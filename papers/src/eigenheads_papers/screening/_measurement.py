@@ -16,7 +16,7 @@ from eigenheads.extend import FloatArray, generator, torch_generator
 from eigenheads.functional import token_distances
 from eigenheads.robustness import corrupt_patches, pgd
 from eigenheads_papers._training import SmallModel, seeded, train
-from eigenheads_papers.teo2024._inputs import Digits, corrupt_small, linear_accuracy
+from eigenheads_papers.teo2024.inputs import Digits, corrupt_small, linear_accuracy
 
 if TYPE_CHECKING:
     from eigenheads_papers.screening.images import Params

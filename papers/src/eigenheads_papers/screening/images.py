@@ -23,7 +23,7 @@ from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, paramete
 from eigenheads_papers._drawing import seed_intervals
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import SmallModel, train_all
-from eigenheads_papers.teo2024._inputs import MNIST, load_all_digits
+from eigenheads_papers.teo2024.inputs import MNIST, load_all_digits
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -324,8 +324,8 @@ def _variants(of: ScreenedAccuracies, params: Params, undecided: str) -> list[Cl
 
 def _differences(values: Mapping[str, FloatArray], undecided: str) -> list[Claim]:
     return [
-        difference(f"{statement}, in points", mean_estimate(one), undecided=undecided)
-        for statement, one in values.items()
+        difference(f"{statement}, in points", mean_estimate(gaps), undecided=undecided)
+        for statement, gaps in values.items()
     ]
 
 

@@ -37,12 +37,6 @@ from eigenheads_papers._run import (
     obstacle,
     writable_folder,
 )
-from eigenheads_papers.sweeps._cells import (
-    Address,
-    CellResult,
-    CellStore,
-    cells_folder,
-)
 from eigenheads_papers.sweeps._grid import (
     SweepPlan,
     make_plan,
@@ -50,6 +44,12 @@ from eigenheads_papers.sweeps._grid import (
 )
 from eigenheads_papers.sweeps._result import SweepResult, make_map
 from eigenheads_papers.sweeps._workers import CellsLost, run_cells
+from eigenheads_papers.sweeps.cells import (
+    Address,
+    CellResult,
+    CellStore,
+    cells_folder,
+)
 
 FORMAT = "eigenheads-sweep/1"
 # A sweep stops after this many errors that are not about parameters.

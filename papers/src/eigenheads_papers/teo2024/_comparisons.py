@@ -100,9 +100,9 @@ class Measured:
             i for i, x in enumerate(self.conditions) if x in among and x not in apart
         ]
 
-    def gaps(self, part: str, one: str, other: str) -> FloatArray:
+    def gaps(self, part: str, model: str, baseline: str) -> FloatArray:
         """Return the differences of two models over the seeds of both."""
-        values = self(part, one) - self(part, other)
+        values = self(part, model) - self(part, baseline)
         return np.asarray(values[~np.isnan(values)])
 
     def layer(self, column: str, model: str) -> FloatArray:
@@ -181,21 +181,21 @@ def _weighed(claim: Claim, margin: float) -> Claim:
 def _able(of: Measured, least: float, undecided: str) -> list[Claim]:
     """Return whether the models can show anything."""
     plain = "softmax" if "softmax" in of.models else BASELINE
-    own = of("clean", plain)
-    own = own[~np.isnan(own)]
+    accuracies = of("clean", plain)
+    accuracies = accuracies[~np.isnan(accuracies)]
     linear = of.layer("linear", plain)
-    lost = own - of("attack", plain)[: len(own)]
+    lost = accuracies - of("attack", plain)[: len(accuracies)]
     return [
         at_least(
             f"{plain}: clean accuracy, in percent",
-            mean_estimate(own),
+            mean_estimate(accuracies),
             least,
             "the models have to be well trained",
             undecided=undecided,
         ),
         at_least(
             f"{plain}: clean accuracy less that of a linear classifier, in points",
-            mean_estimate(own - linear),
+            mean_estimate(accuracies - linear),
             5.0,
             "a task that a linear classifier solves says nothing of attention",
             undecided=undecided,
@@ -213,16 +213,16 @@ def _able(of: Measured, least: float, undecided: str) -> list[Claim]:
 def _ahead(
     of: Measured,
     part: str,
-    one: str,
-    other: str,
+    model: str,
+    baseline: str,
     *,
     undecided: str,
     source: str = "question",
 ) -> Claim:
-    owner = "symmetric attention" if other == BASELINE else other
+    owner = "symmetric attention" if baseline == BASELINE else baseline
     return difference(
-        f"{one}: {_SAID[part]} less that of {owner}, in points",
-        mean_estimate(of.gaps(part, one, other)),
+        f"{model}: {_SAID[part]} less that of {owner}, in points",
+        mean_estimate(of.gaps(part, model, baseline)),
         source=source,
         undecided=undecided,
     )

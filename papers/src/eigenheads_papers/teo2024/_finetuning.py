@@ -16,7 +16,7 @@ from eigenheads.extend import FloatArray, generator
 from eigenheads.extend.models import Encoded, corrupt_texts, read_labelled_texts
 from eigenheads_papers._models import minilm
 from eigenheads_papers._training import make_updates, rising_then_falling, seeded
-from eigenheads_papers.teo2024._inputs import SentenceSplit
+from eigenheads_papers.teo2024.inputs import SentenceSplit
 
 if TYPE_CHECKING:
     from eigenheads_papers.teo2024.finetune import FineTuning

@@ -10,7 +10,7 @@ from eigenheads.extend.models import AbstractAttention
 from eigenheads.nn import RPCAttention, ScaledAttention, SymmetricAttention
 from eigenheads_papers._models import ViT, train_vit
 from eigenheads_papers._training import SmallModel
-from eigenheads_papers.teo2024._variants import AttentionSpec, AttentionVariant
+from eigenheads_papers.teo2024.variants import AttentionSpec, AttentionVariant
 
 # --- Layers --------------------------------------------------------------------------
 

@@ -27,10 +27,10 @@ from eigenheads.robustness import (
     uniform_noise,
 )
 from eigenheads_papers._training import seeded, train
-from eigenheads_papers.teo2024._inputs import Digits, linear_accuracy
 from eigenheads_papers.teo2024._models import SmallViT, look_inside
-from eigenheads_papers.teo2024._variants import VARIANTS
 from eigenheads_papers.teo2024.attacks import carlini_wagner, sparse_l1_descent
+from eigenheads_papers.teo2024.inputs import Digits, linear_accuracy
+from eigenheads_papers.teo2024.variants import VARIANTS
 
 if TYPE_CHECKING:
     from eigenheads_papers.teo2024.robustness import CellSettings

@@ -190,10 +190,10 @@ class _Judge:
         self.own = run.params.own_setting
         self.measures = [tuple(one.split("; ")) for one in run.params.measures]
 
-    def gap(self, one: int, other: int, measure: int) -> Estimate:
+    def gap(self, variant: int, baseline: int, measure: int) -> Estimate:
         """Return by how much a variant is better than another one."""
         sign = -1.0 if self.measures[measure][2] in _LOWER else 1.0
-        gaps = sign * (self.values[one, measure] - self.values[other, measure])
+        gaps = sign * (self.values[variant, measure] - self.values[baseline, measure])
         known = gaps[np.isfinite(gaps)]
         if not len(known):  # no seed in common
             return Estimate(

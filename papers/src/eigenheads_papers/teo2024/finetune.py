@@ -19,7 +19,7 @@ from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, paramete
 from eigenheads_papers._drawing import draw_gaps
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import train_all
-from eigenheads_papers.teo2024._inputs import POLARITY, load_sentences
+from eigenheads_papers.teo2024.inputs import POLARITY, load_sentences
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

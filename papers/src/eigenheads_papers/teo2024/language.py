@@ -18,8 +18,8 @@ from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, paramete
 from eigenheads_papers._drawing import draw_gaps
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import SmallModel, seeded, train, train_all
-from eigenheads_papers.teo2024 import _inputs
-from eigenheads_papers.teo2024._variants import FEW, PROGRAM, VARIANTS
+from eigenheads_papers.teo2024 import inputs
+from eigenheads_papers.teo2024.variants import FEW, PROGRAM, VARIANTS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,7 +54,7 @@ class Params(SmallModel):
 def simulate(params: Params, rng: np.random.Generator) -> Table:
     """Train each kind with every seed; measure perplexity clean and swapped."""
     seeds = [drawn_seed(rng) for _ in range(params.n_seeds)]
-    words = _inputs.load_words(
+    words = inputs.load_words(
         params.data, n_words=params.n_words, length=params.length, rng=rng
     )
     jobs = [(params, name, seed, words) for name in FEW for seed in seeds]
@@ -66,12 +66,12 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
         "log_perplexity": np.log(table[:, :-2]),
         "flagged": table[:, -2],
         "self_weight": table[:, -1],
-        "bigram": np.log([_inputs.bigram_perplexity(words, params.n_test)]),
+        "bigram": np.log([inputs.bigram_perplexity(words, params.n_test)]),
     }
 
 
 def _train_one(
-    params: Params, name: str, seed: int, words: "_inputs.Words"
+    params: Params, name: str, seed: int, words: "inputs.Words"
 ) -> FloatArray:
     """Return perplexities (clean, then by share), share of S and self-weight."""
     import torch
@@ -222,7 +222,7 @@ experiments = (
         work=lambda params: float(len(FEW) * params.n_seeds),
         size=(10.0, 3.8),
         needs=("torch",),
-        files=lambda params: _inputs.TEXTS if params.data != "drawn" else (),
+        files=lambda params: inputs.TEXTS if params.data != "drawn" else (),
         tolerance=1e-2,
     ),
 )

@@ -17,8 +17,8 @@ from eigenheads_papers.teo2024._comparisons import (
     robustness_claims,
     sparsity_claims,
 )
-from eigenheads_papers.teo2024._inputs import MNIST, load_all_digits
-from eigenheads_papers.teo2024._variants import VARIANTS
+from eigenheads_papers.teo2024.inputs import MNIST, load_all_digits
+from eigenheads_papers.teo2024.variants import VARIANTS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,8 +18,8 @@ from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, paramete
 from eigenheads_papers._drawing import draw_intervals, label_decades, seed_intervals
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import SmallModel, seeded, train, train_all
-from eigenheads_papers.teo2024 import _inputs
-from eigenheads_papers.teo2024._variants import VARIANTS
+from eigenheads_papers.teo2024 import inputs
+from eigenheads_papers.teo2024.variants import VARIANTS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,7 +45,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     seeds = [drawn_seed(rng) for _ in range(params.n_seeds)]
     # A split per seed, shared by all kinds of attention, pairs their differences.
     splits = [
-        _inputs.load_split(
+        inputs.load_split(
             params.data,
             n_train=params.n_train,
             n_test=params.n_test,
@@ -71,7 +71,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     }
 
 
-def train_one(params: Params, name: str, seed: int, split: _inputs.Split) -> FloatArray:
+def train_one(params: Params, name: str, seed: int, split: inputs.Split) -> FloatArray:
     """Return training losses, test accuracies in percent, sizes of S, by record."""
     import torch
     from torch.nn import functional as F
@@ -193,7 +193,7 @@ experiments = (
         work=lambda params: float(len(NAMES) * params.n_seeds),
         size=(10.0, 3.6),
         needs=("torch",),
-        files=lambda params: _inputs.MNIST if params.data == "mnist" else (),
+        files=lambda params: inputs.MNIST if params.data == "mnist" else (),
         tolerance=1e-2,
     ),
 )

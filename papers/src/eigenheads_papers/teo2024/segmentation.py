@@ -20,8 +20,8 @@ from eigenheads_papers._drawing import draw_gaps
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import SmallModel, seeded, train, train_all
 from eigenheads_papers.teo2024._comparisons import MINIMAL_LOSS
-from eigenheads_papers.teo2024._inputs import corrupt_small
-from eigenheads_papers.teo2024._variants import FEW, PROGRAM, VARIANTS
+from eigenheads_papers.teo2024.inputs import corrupt_small
+from eigenheads_papers.teo2024.variants import FEW, PROGRAM, VARIANTS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

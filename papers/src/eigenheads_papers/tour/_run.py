@@ -30,7 +30,7 @@ from eigenheads_papers._claims import (
 )
 from eigenheads_papers._registry import PRESETS, select_keys
 from eigenheads_papers.report import write_report
-from eigenheads_papers.report._terminal import (
+from eigenheads_papers.report.terminal import (
     ProgressDisplay,
     print_claims,
     terminal_text,

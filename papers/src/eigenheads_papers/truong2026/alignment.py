@@ -288,7 +288,7 @@ experiments = (
         simulate=simulate,
         check=check,
         draw=draw,
-        work=lambda params: sum(one.work for one in settings(params).values()),
+        work=lambda params: sum(part.work for part in settings(params).values()),
         size=(9.0, 6.8),
     ),
 )

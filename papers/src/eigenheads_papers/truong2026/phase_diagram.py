@@ -237,13 +237,13 @@ def _in_threads(n: int, work: Callable[[int], None]) -> None:
 
 def _outcomes(table: Table) -> FloatArray:
     """Return which methods find the direction, as a number (see the figure)."""
-    found = {name: table[name] >= FOUND for name in METHODS}
-    others = found["kurtosis"] | found["fastica"]
-    head, pca = found["head"], found["pca"]
+    finds = {name: table[name] >= FOUND for name in METHODS}
+    higher_moments = finds["kurtosis"] | finds["fastica"]
+    head, pca = finds["head"], finds["pca"]
     # The first condition that holds decides, so each may assume that those before it
     # fail.
     return np.select(
-        [head & pca & others, head & pca, head, pca, others],
+        [head & pca & higher_moments, head & pca, head, pca, higher_moments],
         [1.0, 2.0, 3.0, 4.0, 5.0],
         0.0,
     )

@@ -82,7 +82,8 @@ def _law(params: Params, reading: str, signs: str, n_informative: int) -> Signal
 def _by_rule(law: SignalTokens, params: Params) -> Setting:
     laws = [replace(law, inverse_temperature=beta) for beta in _SHARPNESSES]
     steps, chosen = min(
-        ((signal_steps(one), one) for one in laws), key=lambda pair: pair[0].n_steps
+        ((signal_steps(sharper), sharper) for sharper in laws),
+        key=lambda pair: pair[0].n_steps,
     )
     affordable = max(ENOUGH, params.budget // steps.n_steps)
     return Setting(law=chosen, steps=steps, n_runs=min(params.n_runs, affordable))
@@ -185,7 +186,9 @@ experiments = (
         simulate=simulate,
         check=check,
         draw=draw,
-        work=lambda params: sum(one.work for one in reading_settings(params).values()),
+        work=lambda params: sum(
+            part.work for part in reading_settings(params).values()
+        ),
         size=(10.0, 4.0),
     ),
 )

@@ -128,8 +128,8 @@ class ProgressDisplay(Listener):
     def estimate(self, seconds: float) -> None:
         """Print the estimated time if it is more than a minute."""
         if self._estimates and seconds > _LONG:
-            told = told_duration(seconds)
-            self._tell(f"Estimated time: {told} on two cores.")
+            time_needed = told_duration(seconds)
+            self._tell(f"Estimated time: {time_needed} on two cores.")
 
     def start(self, key: str, work: float) -> None:
         """Show that `key` begins, which takes `work` steps."""
@@ -172,10 +172,12 @@ class ProgressDisplay(Listener):
         if self._n_reports < n_threads() or now - began < _FIRST_SECONDS:
             return
         self._is_told = True
-        left = (self._planned - self._done) * (now - began) / (self._done - done_before)
-        if left > _LONG:
+        seconds_left = (
+            (self._planned - self._done) * (now - began) / (self._done - done_before)
+        )
+        if seconds_left > _LONG:
             self._tell(
-                f"About {told_duration(left)} left at the speed so far. "
+                f"About {told_duration(seconds_left)} left at the speed so far. "
                 "If it is interrupted, the same call continues."
             )
 
