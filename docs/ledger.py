@@ -223,12 +223,15 @@ def values_table(key):
             title: np.array([of(part, name) for name in names])
             for part, title in shown.items()
         }
-    titles = [*parts, *(f"{title} less {names[base]}" for title in parts)]
-    lines = [["in percent", *titles]]
+    lines = [[f"in percent (less {names[base]})", *parts]]
     for row, name in enumerate(names):
-        gaps = [_with_interval(one[row] - one[base]) for one in parts.values()]
-        means = [f"{np.nanmean(one[row]):.1f}" for one in parts.values()]
-        lines.append([name, *means, *(gaps if row != base else [""] * len(gaps))])
+        cells = [f"{np.nanmean(values[row]):.1f}" for values in parts.values()]
+        if row != base:
+            gaps = [
+                _with_interval(values[row] - values[base]) for values in parts.values()
+            ]
+            cells = [f"{mean} ({gap})" for mean, gap in zip(cells, gaps, strict=True)]
+        lines.append([name, *cells])
     return _table(lines)
 
 

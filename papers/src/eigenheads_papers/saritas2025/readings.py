@@ -140,7 +140,7 @@ def check_norms(run: Run[Params]) -> list[Claim]:
             0.05,
             "a projection on unit axes shortens; averages over tokens are exact to "
             "rounding",
-            source="teo2024, Section 2: the output is a projection on unit axes",
+            source="teo2024, abstract: the output is a projection on principal axes",
         )
         for model in MODELS
         for ratio in [table[f"{model}_norm_ratio"]]
@@ -180,7 +180,7 @@ def check_gamma(run: Run[Params]) -> list[Claim]:
                 0.0,
                 _ROUGH,
                 "constant ratios differ by 0; a tenth would be a rough reading still",
-                source="teo2024, Section 2: K̃â = γâ, with γ the same for all tokens",
+                source="teo2024, abstract: values capture eigenvectors, K̃â = γâ",
             ),
             at_least(
                 statement,

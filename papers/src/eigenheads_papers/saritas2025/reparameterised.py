@@ -148,7 +148,7 @@ def check(run: Run[Params]) -> list[Claim]:
             mean_estimate(table["gamma"][at[name]]),
             _ROUGH,
             "constant ratios differ by 0; a tenth would be a rough reading still",
-            source="teo2024, Section 2: K̃â = γâ in models trained with values (I − S)V",
+            source="teo2024, abstract: values capture eigenvectors, K̃â = γâ",
             undecided=few,
         )
         for name in NAMES[1:]

@@ -171,7 +171,7 @@ def check(run: Run[Params]) -> list[Claim]:
             0.0,
             "a projection on unit axes shortens",
             slack=0.05,
-            source="teo2024, Section 2: J is an error of projection",
+            source="teo2024, abstract: queries are projected on principal axes",
         ),
         about(
             "log10 of |output|² over |feature|² of median tokens at the end",

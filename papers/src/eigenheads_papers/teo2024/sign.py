@@ -287,7 +287,7 @@ def _planted_claims(table: Table) -> list[Claim]:
     printed, right = (METHODS.index((sign, "reference")) for sign in SIGNS)
     text, text_right = (METHODS.index((sign, "paper")) for sign in SIGNS)
     pursuit = METHODS.index(PURSUIT)
-    source = "teo2024, Section 3: the pursuit removes corruption"
+    source = "teo2024, abstract: resilient to data contamination"
     claimed = [
         difference(
             f"{name_of(METHODS[printed])}: {statement}",
