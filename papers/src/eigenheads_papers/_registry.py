@@ -45,8 +45,8 @@ maulensoto2026 fig1:fixed fig2:in_context fig3a:fixed fig3b:fixed fig4a:fixed
     fig4b:fixed fig5a:lengths fig5b:lengths fig6a:dimensions fig6b:dimensions
     fig7a:in_context fig7b:in_context replay fig8a:in_context
     fig8b:dimensions rank_k non_gaussian real_heads finite_prompts
-teo2024 finetune robustness sparsity:robustness scaled language segmentation
-    reconstruction sign imagenet:at_scale wikitext:at_scale
+teo2024 finetune robustness sparsity:robustness masking scaled language
+    segmentation reconstruction sign imagenet:at_scale wikitext:at_scale
 saritas2025 values:readings norms:readings eigenvalues:readings gamma:readings
     reparameterised heads
 arnaboldi2025 fig3:gain fig4:phase_diagram fig5:transition any_dimension:transition

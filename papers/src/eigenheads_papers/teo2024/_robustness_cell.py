@@ -33,6 +33,7 @@ from eigenheads_papers.teo2024.inputs import Digits, linear_accuracy
 from eigenheads_papers.teo2024.variants import VARIANTS
 
 if TYPE_CHECKING:
+    from eigenheads_papers.teo2024 import robustness
     from eigenheads_papers.teo2024.robustness import CellSettings
 
 _BATCH = 500
@@ -66,7 +67,7 @@ def measure_model(
     """
     x = torch.tensor(digits.train[:, None]).float() / 255
     y = torch.from_numpy(digits.train_classes)
-    model = _trained(how, name, seed, x, y)
+    model = train_vit(how, name, seed, x, y)
     test = torch.tensor(digits.test[: how.n_test, None]).float() / 255
     truth = torch.from_numpy(digits.test_classes[: how.n_test])
     few = slice(_FOR_LINEAR)
@@ -78,8 +79,8 @@ def measure_model(
     return np.array([*accuracies, *inside, linear])
 
 
-def _trained(
-    how: "CellSettings", name: str, seed: int, x: Tensor, y: Tensor
+def train_vit(
+    how: "robustness.AveragedModel", name: str, seed: int, x: Tensor, y: Tensor
 ) -> SmallViT:
     """Return the model whose weights are averages over the updates."""
     with seeded(seed % 2**32):

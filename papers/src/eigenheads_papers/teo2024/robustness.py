@@ -75,8 +75,8 @@ OTHERS: Final = tuple(name for name in MODELS if name not in (*PRIMARY, *SWEPT))
 
 
 @dataclass(frozen=True, kw_only=True)
-class CellSettings(SmallModel):
-    """Settings of one trained model: its size, its training, and its evaluation."""
+class AveragedModel(SmallModel):
+    """Size and training of a vision transformer whose weights are averaged."""
 
     patch: int = parameter(4, "width of a patch in pixels")
     d_model: int = parameter(48, "width of the model")
@@ -85,6 +85,12 @@ class CellSettings(SmallModel):
     n_steps: int = parameter(2500, "training steps")
     learning_rate: float = parameter(3e-3, "largest learning rate")
     averaging: float = parameter(0.998, "decay of the running average of the weights")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellSettings(AveragedModel):
+    """Settings of one trained model: its size, its training, and its evaluation."""
+
     n_test: int = parameter(10_000, "images for clean accuracy and corruptions")
     n_attacked: int = parameter(2000, "images to attack")
     n_blind: int = parameter(500, "images for attacks without gradients")
