@@ -11,7 +11,7 @@ from eigenheads_papers._core import Run
 from eigenheads_papers._run import draw_experiment, experiment_rng
 from eigenheads_papers._statistics import ENOUGH
 from eigenheads_papers._training import SmallModel
-from eigenheads_papers.teo2024 import _comparisons, inputs, robustness
+from eigenheads_papers.teo2024 import _comparisons, inputs, masking, robustness
 from eigenheads_papers.teo2024.segmentation import draw_scenes, mean_iou
 from eigenheads_papers.teo2024.variants import FEW, VARIANTS
 
@@ -36,6 +36,7 @@ TINY = {
         "n_seeds": 1,
         "kinds": ("original", "RPC, queries in every iteration", "S = 0"),
     },
+    "masking": {"n_steps": 2, "n_attacked": 6, "n_queries": 2, "n_seeds": 1},
     "scaled": {"n_steps": 4, "n_records": 2, "n_test": 30},
     "language": {"n_steps": 2, "n_test": 10},
     "segmentation": {"n_steps": 2, "n_test": 10, "n_train": 50},
@@ -152,6 +153,26 @@ def test_models_that_a_linear_classifier_equals_have_no_verdict():
     able, rest = claims_of(of)[:3], claims_of(of)[3:]
     assert [one.verdict for one in able] == ["yes", "no", "yes"]
     assert {one.verdict for one in rest} == {"not judged"}
+
+
+@pytest.mark.parametrize(
+    ("gain_of_all", "robust", "masked"), [(10.0, "yes", "no"), (-2.0, "no", "yes")]
+)
+def test_robustness_and_masking_are_told_apart(gain_of_all, robust, masked):
+    """Ten points are gained under PGD; noise is 0.5, over eight seeds."""
+    rng = np.random.default_rng(0)
+    accuracy = 60 + 0.5 * rng.standard_normal((2, len(masking.CONDITIONS), 8))
+    accuracy[:, 0] = 97 + 0.1 * rng.standard_normal((2, 8))
+    names = list(masking.CONDITIONS)
+    accuracy[0, names.index("pgd")] += 10.0
+    accuracy[0, names.index("any")] += gain_of_all
+    params = get_experiment("teo2024/masking").presets["paper"]
+    claims = masking.check(Run(params, {"accuracy": accuracy}))
+    verdicts = {claim.statement: claim.verdict for claim in claims}
+    (under_pgd,) = [v for s, v in verdicts.items() if "accuracy under PGD, less" in s]
+    (under_all,) = [v for s, v in verdicts.items() if "accuracy under all" in s]
+    (half,) = [v for s, v in verdicts.items() if "half of the gain" in s]
+    assert (under_pgd, under_all, half) == ("yes", robust, masked)
 
 
 def test_parts_are_means_over_their_conditions():
