@@ -182,7 +182,7 @@ def display_at(monkeypatch, times, *, n_workers=1):
 
     now = iter(times)
     monkeypatch.setattr(terminal.time, "monotonic", lambda: next(now))
-    monkeypatch.setattr(_terminal, "n_threads", lambda: n_workers)
+    monkeypatch.setattr(terminal, "n_threads", lambda: n_workers)
     return terminal.ProgressDisplay()
 
 

@@ -11,7 +11,7 @@ from eigenheads.extend import FloatArray, torch_generator
 from eigenheads.robustness import pgd, square
 from eigenheads_papers._training import seeded
 from eigenheads_papers.teo2024._models import SmallViT
-from eigenheads_papers.teo2024._robustness_cell import train_vit
+from eigenheads_papers.teo2024._robustness_cell import train_averaged_vit
 from eigenheads_papers.teo2024.inputs import Digits
 from eigenheads_papers.teo2024.masking import SOURCES, WITH_S, WITHOUT_S
 from eigenheads_papers.teo2024.variants import VARIANTS
@@ -24,7 +24,7 @@ def attack_models(how: "Masking", seed: int, digits: Digits) -> FloatArray:
     """Return accuracies in percent by condition, at λ = 0.1 and then with S = 0."""
     x = torch.tensor(digits.train[:, None]).float() / 255
     y = torch.from_numpy(digits.train_classes)
-    train = partial(train_vit, how, x=x, y=y)
+    train = partial(train_averaged_vit, how, x=x, y=y)
     sources = [train(name, seed + 1) for name in SOURCES]
     images = torch.tensor(digits.test[: how.n_attacked, None]).float() / 255
     truth = torch.from_numpy(digits.test_classes[: how.n_attacked])

@@ -67,7 +67,7 @@ def measure_model(
     """
     x = torch.tensor(digits.train[:, None]).float() / 255
     y = torch.from_numpy(digits.train_classes)
-    model = train_vit(how, name, seed, x, y)
+    model = train_averaged_vit(how, name, seed, x, y)
     test = torch.tensor(digits.test[: how.n_test, None]).float() / 255
     truth = torch.from_numpy(digits.test_classes[: how.n_test])
     few = slice(_FOR_LINEAR)
@@ -79,8 +79,8 @@ def measure_model(
     return np.array([*accuracies, *inside, linear])
 
 
-def train_vit(
-    how: "robustness.AveragedModel", name: str, seed: int, x: Tensor, y: Tensor
+def train_averaged_vit(
+    how: "robustness.AveragedViT", name: str, seed: int, x: Tensor, y: Tensor
 ) -> SmallViT:
     """Return the model whose weights are averages over the updates."""
     with seeded(seed % 2**32):

@@ -29,7 +29,7 @@ from eigenheads_papers._drawing import draw_intervals
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import train_all
 from eigenheads_papers.teo2024.inputs import MNIST, load_all_digits
-from eigenheads_papers.teo2024.robustness import AveragedModel
+from eigenheads_papers.teo2024.robustness import AveragedViT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +49,7 @@ CONDITIONS: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Masking(AveragedModel):
+class Masking(AveragedViT):
     """Training as in `teo2024/sparsity`, and the attacks."""
 
     patch: int = parameter(7, "width of a patch in pixels")

@@ -75,7 +75,7 @@ OTHERS: Final = tuple(name for name in MODELS if name not in (*PRIMARY, *SWEPT))
 
 
 @dataclass(frozen=True, kw_only=True)
-class AveragedModel(SmallModel):
+class AveragedViT(SmallModel):
     """Size and training of a vision transformer whose weights are averaged."""
 
     patch: int = parameter(4, "width of a patch in pixels")
@@ -88,7 +88,7 @@ class AveragedModel(SmallModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CellSettings(AveragedModel):
+class CellSettings(AveragedViT):
     """Settings of one trained model: its size, its training, and its evaluation."""
 
     n_test: int = parameter(10_000, "images for clean accuracy and corruptions")
