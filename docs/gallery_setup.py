@@ -12,6 +12,7 @@ ORDER = (
     "attention_pca",
     "signal_direction",
     "robust_pca",
+    "wrong_cells",
     "video_background",
     "phase_diagram",
     "pursuit_diagnostics",

@@ -213,6 +213,12 @@ evaluate_checkpoints(["run"], data=".")
 """,
     "recipes.train_model": _TEXT_RUN
     + 'train_model("wikitext", data=".", out="run", preset="smoke", epochs=1)',
+    "report.OutlierDisplay": _ROWS
+    + """
+from eigenheads.estimators import RobustPCA
+model = RobustPCA(sparsity=3.0).fit(rows)
+OutlierDisplay.from_estimator(model, rows).plot()
+""",
     "report.AttentionDisplay": _BAGS
     + """
 import matplotlib

@@ -201,7 +201,7 @@ class AttentionDisplay:
         if self.labels is None:
             axes.set_xlabel("token")
         else:
-            shown = [_short(one) for one in self.labels]
+            shown = [shorten(one) for one in self.labels]
             axes.set_xticks(places, shown, rotation=60, ha="right")
         self._name_deciding_token(axes)
 
@@ -219,7 +219,7 @@ class AttentionDisplay:
         top = int(np.abs(self.weights).argmax())
         name = f"token {top}"
         if self.labels is not None:
-            name += f" ({_short(self.labels[top])})"
+            name += f" ({shorten(self.labels[top])})"
         elif is_image and self.patches is not None:
             row, column = divmod(top, self.patches[1])
             name += f" (row {row}, column {column})"
@@ -293,9 +293,9 @@ def _word_places(words: Sequence[str], width: int) -> list[tuple[int, int]]:
     return places
 
 
-def _short(label: str) -> str:
+def shorten(label: str, longest: int = _LABEL) -> str:
     """Return the beginning of a long label, to be drawn."""
-    return plain(label if len(label) <= _LABEL else label[: _LABEL - 1] + "…")
+    return plain(label if len(label) <= longest else label[: longest - 1] + "…")
 
 
 def _column(values: NDArray[Any], index: int, name: str) -> NDArray[Any]:

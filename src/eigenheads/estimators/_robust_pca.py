@@ -195,6 +195,7 @@ class RobustPCA(RobustRows):
     --------
     sklearn.decomposition.PCA : For data without gross errors.
     sklearn.ensemble.IsolationForest : Outliers that no linear relation shows.
+    eigenheads.report.OutlierDisplay : Outlying rows and their wrong cells, drawn.
 
     Notes
     -----
@@ -331,14 +332,14 @@ class RobustPCA(RobustRows):
             core = used.copy()
             core[used] = central_rows(data[used])
             self._pursue_all(data[core])
-            lengths = self._pursue(data[used])[2].astype(np.float64)
+            lengths = self._pursue_read(data[used])[2].astype(np.float64)
             used[used] = fitting_rows(lengths, core[used])
             self._report(f"{used.sum()} of {len(used)} rows are fitted")
         distances = self._pursue_all(data if used.all() else data[used])
         self.support_ = used
         if not used.all():
             # Rows that were left out are coded as new ones are.
-            codes, sparse, all_distances = self._pursue(data)
+            codes, sparse, all_distances = self._pursue_read(data)
             codes[used], sparse[used], all_distances[used] = (
                 self._codes,
                 self.sparse_,
@@ -353,7 +354,7 @@ class RobustPCA(RobustRows):
             return
         share = _CONTAMINATION
         if self.contamination is not None:
-            share, distances = float(self.contamination), self._pursue(data)[2]
+            share, distances = float(self.contamination), self._pursue_read(data)[2]
         self.offset_ = -float(np.quantile(distances, 1 - share))
 
     def _held_out(self, n: int) -> NDArray[np.int64]:

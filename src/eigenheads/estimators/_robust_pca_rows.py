@@ -235,7 +235,9 @@ class RobustRows(
     def _pursue(self, X: ArrayLike) -> tuple[NDArray[np.floating], ...]:
         """Return all codes, the sparse parts and the distances of rows."""
         check_is_fitted(self)
-        rows = self._read(X, reset=False)
+        return self._pursue_read(self._read(X, reset=False))
+
+    def _pursue_read(self, rows: NDArray[np.floating]) -> tuple[NDArray[Any], ...]:
         tol, most = self._tolerances()[0], 10 * int(self.max_iter)
         if self.tol == "auto" and self.residual_[-1] > tol:
             # The components are not more accurate than this.
@@ -243,7 +245,7 @@ class RobustRows(
         *found, n_open = pursue_rows(rows, self._split, tol=tol, max_iter=most)
         if n_open:
             what = f"{n_open} of {len(rows)} rows did not converge"
-            self._warn(what, most, tol, stacklevel=5)
+            self._warn(what, most, tol, stacklevel=6)
         return tuple(array.astype(rows.dtype) for array in found)
 
     def _read(self, X: Any, *, reset: bool) -> NDArray[np.floating]:
