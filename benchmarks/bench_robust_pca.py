@@ -461,7 +461,7 @@ def holes(shares=(0.1, 0.3), seeds=3, tables=None):
                     ]
                 )
             means = np.mean(figures, axis=0)
-            line = "".join(f" {error:>8.1e} ({s:>4.1f})" for error, s in means)
+            line = "".join(f" {error:>8.2g} ({s:>4.1f})" for error, s in means)
             print(f"{name:<14} {share:>6.0%}{line}")
 
 
