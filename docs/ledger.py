@@ -48,6 +48,7 @@ from eigenheads_papers._store import (
     plain_params,
 )
 from eigenheads_papers._untested import untested_claims
+from eigenheads_papers.screening import images
 from eigenheads_papers.teo2024 import robustness
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -235,6 +236,31 @@ def values_table(key):
     return _table(lines)
 
 
+def screening_table(key):
+    """Return what remedies change, in points with 95 %, by training and condition."""
+    record = read_record(key)
+    accuracy = record.table()["accuracy"]
+    params = params_from_json(get_experiment(key), record.params)
+    remedies = images.remedies(params)
+    screen = f"screen {params.main_calibration}"
+    columns = {
+        "dropped: screen": ("dropped", screen),
+        "dropped: oracle": ("dropped", "oracle"),
+        "plain: screen": ("plain", screen),
+        "plain: oracle": ("plain", "oracle"),
+        "plain: imputed": ("plain", "impute"),
+    }
+    lines = [["in points", *columns]]
+    for place, title in enumerate(map(images.TITLES.get, images.CONDITIONS)):
+        cells = []
+        for kind, remedy in columns.values():
+            of_kind = accuracy[images.KINDS.index(kind), :, place]
+            gaps = of_kind[:, remedies.index(remedy)] - of_kind[:, 0]
+            cells.append("" if np.isnan(gaps).any() else _with_interval(gaps))
+        lines.append([title, *cells])
+    return _table(lines)
+
+
 def _with_interval(values):
     """Return the mean of paired differences with half its 95 % interval."""
     half = mean_estimate(values[~np.isnan(values)]).interval(0.95)[1]
@@ -356,7 +382,8 @@ def table(name):
         return untested_table(name.partition("/")[2])
     kind, _, rest = name.partition("/")
     if kind == "values":
-        return values_table(rest)
+        is_screening = rest.startswith("screening/")
+        return screening_table(rest) if is_screening else values_table(rest)
     if kind == "key":
         return key_table(rest)
     if kind == "checks":

@@ -171,8 +171,8 @@ _UNTESTED = {
         Untested(
             claim="accuracy under the Square attack",
             source="Table 5",
-            why=_IMAGENET + "; on small models it is open, see the page",
-            instead="teo2024/imagenet",
+            why=_IMAGENET + "; on small models the attack is run for λ = 0.1",
+            instead="teo2024/masking",
             command=_JUDGE,
         ),
         Untested(

@@ -45,7 +45,7 @@ CONDITIONS: Final = (
     "patches",
     "patches aimed",
 )
-_SHOWN: Final = {
+TITLES: Final = {
     "clean": "clean",
     "replaced 2": "2 of 16 patches from other images",
     "replaced 4": "4 of 16 patches from other images",
@@ -212,7 +212,7 @@ def _trained(
 
 def _gains(of: ScreenedAccuracies, undecided: str) -> list[Claim]:
     gains = {
-        f"dropped: gain by the screen, {_SHOWN[name]}": of.screened(name)
+        f"dropped: gain by the screen, {TITLES[name]}": of.screened(name)
         for name in ("replaced 4", "saturated 4")
     }
     gains[f"dropped: the screen less as many random tokens, {_REPLACED}"] = of.screened(
@@ -224,7 +224,7 @@ def _gains(of: ScreenedAccuracies, undecided: str) -> list[Claim]:
 def _costs(of: ScreenedAccuracies, params: Params, undecided: str) -> list[Claim]:
     return [
         at_least(
-            f"dropped: change by the screen, {_SHOWN[name]}, in points",
+            f"dropped: change by the screen, {TITLES[name]}, in points",
             mean_estimate(of.screened(name)),
             -params.margin,
             _FIXED,
@@ -364,7 +364,7 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
                 color=GREY,
             )
         panel.set_title(f"trained: {kind}", fontsize="small")
-    panels[0].set_yticks(at, [_SHOWN[name] for name in CONDITIONS])
+    panels[0].set_yticks(at, [TITLES[name] for name in CONDITIONS])
     panels[0].invert_yaxis()
     figure.supxlabel(
         "change of accuracy, in points (grey: accuracy without a remedy)",
