@@ -29,17 +29,40 @@ def probe(rng):
 def test_sentences_count_heads(probe):
     first, none, unknown = findings(probe)
     assert first.startswith(
-        "3 of 6 heads attend to the previous token (previous_token:"
+        "Layer 0, head 0 gives the previous token 9 of its weight, then layer 0, head "
+        "1 (9) and layer 0, head 2 (9) (3 of 6 heads more than half; 3 stand out). 3 "
+        "of 6 heads attend to the previous token (previous_token:"
     )
+    assert probe.findings()[0] == first
+    assert str(probe).splitlines()[:2] == [repr(probe), first]
+    assert repr(probe) == "<ModelProbe: 3 statistics of 6 heads in 2 layers>"
     assert none == "No head stands out in sink_mass."
     assert unknown == "Cannot tell: my_own (needs 19 draws)."
 
 
 def test_one_paragraph_says_what_was_found(probe):
     assert paragraph(probe) == (
-        "3 of 6 heads attend to the previous token and none attends to the first "
-        "token. Cannot tell in 1 statistic, needs 19 draws."
+        "Layer 0, head 0 gives the previous token 9 of its weight (3 of 6 heads more "
+        "than half; 3 stand out) and none attends to the first token. Cannot tell in "
+        "1 statistic, needs 19 draws."
     )
+
+
+def test_heads_that_stand_out_lead(probe):
+    rows = probe.top_heads("previous_token", 4)
+    assert [(row["layer"], row["head"]) for row in rows[:3]] == [(0, 0), (0, 1), (0, 2)]
+    assert [row["stands_out"] for row in rows] == [True] * 3 + [False]
+    assert [row["layer"] for row in rows] == [0, 0, 0, 7]
+    assert len(probe.top_heads("my_own", 99)) == 6
+    values = np.array([[0.1, 0.9, 0.5]])
+    for alternative, order in (
+        ("greater", [1, 2, 0]),
+        ("less", [0, 2, 1]),
+        ("two-sided", [0, 1, 2]),
+    ):
+        one = Statistic("x", values, {}, alternative, "")
+        rows = ModelProbe([0], ["a"], {"x": one}).top_heads("x")
+        assert [row["head"] for row in rows] == order
 
 
 def test_the_paragraph_names_the_most_frequent_findings(rng):
@@ -54,12 +77,14 @@ def test_the_paragraph_names_the_most_frequent_findings(rng):
     }
     text = paragraph(ModelProbe([0], ["a"], made))
     assert text == (
-        "4 of 4 heads attend to the first token, 3 attend to the previous token, 2 "
-        "concentrate attention on one key and none attends to the tokens after earlier "
-        "copies (induction) (1 more below)."
+        "Layer 0, head 0 gives the first token 9 of its weight (4 of 4 heads more than "
+        "half; 4 stand out), layer 0, head 0 gives the previous token 9 of its weight "
+        "(3 of 4 heads more than half; 3 stand out), layer 0, head 0 gives one key 9 "
+        "of its weight (2 of 4 heads more than half; 2 stand out) and none attends to "
+        "the tokens after earlier copies (induction) (1 more below)."
     )
     alone = paragraph(ModelProbe([0], ["a"], {"entropy": made["entropy"]}))
-    assert alone.startswith("1 of 4 heads attends more sharply")
+    assert alone.startswith("Layer 0, head 0 attends with 9 of the entropy of equal")
     none = paragraph(ModelProbe([0], ["a"], {"induction": made["induction"]}))
     assert none.startswith("No head attends to the tokens")
     bare = {"entropy": Statistic("entropy", np.ones((1, 4)), {}, "greater", "")}
@@ -85,6 +110,19 @@ def test_undecided_heads_need_draws(rng):
     assert findings(probe) == ["Cannot tell: entropy (needs 39 draws)."]
 
 
+def test_shares_are_named_before_they_are_tested(rng):
+    observed = np.array([[0.9, 0.1, 0.2]])
+    few = {"a": rng.standard_normal((1, 3, 5))}
+    one = Statistic("sink_mass", observed, few, "greater", "")
+    probe = ModelProbe([4], ["a"], {"sink_mass": one})
+    assert paragraph(probe) == (
+        "Layer 4, head 0 gives the first token 0.9 of its weight (1 of 3 heads more "
+        "than half; cannot tell against chance). Cannot tell in 1 statistic, needs 39 "
+        "draws."
+    )
+    assert findings(probe)[0].startswith("Layer 4, head 0 gives the first token 0.9")
+
+
 def test_a_null_that_decides_against_all_heads_closes_the_case(rng):
     observed = np.array([[0.0] * 10])
     draws = rng.standard_normal((1, 10, 999))
@@ -96,7 +134,7 @@ def test_a_null_that_decides_against_all_heads_closes_the_case(rng):
     one = Statistic("entropy", observed + 9, nulls, "greater", "")
     probe = ModelProbe([0], ["a"], {"entropy": one}, {"n_untrained": 1})
     (sentence,) = findings(probe)
-    assert sentence.startswith("10 of 10 heads attend")
+    assert "10 of 10 heads attend" in sentence
     assert "copies to decide" in sentence
 
 

@@ -21,6 +21,8 @@ _PALE = "#e9ecf0"
 _LEVEL = LinearSegmentedColormap.from_list("level", [_PALE, BLUE, "#12304d"])
 _SIGNED = LinearSegmentedColormap.from_list("signed", [ORANGE, _PALE, BLUE])
 _COLUMNS = 3
+# Larger maps have no room for numbers in their cells.
+_MOST_COLUMNS, _MOST_ROWS = 16, 32
 _N_TICKS = 6
 
 
@@ -101,8 +103,45 @@ def draw_head_map(
         down, across = np.nonzero(head_map.found)
         # A pale edge shows the dot on dark cells, too.
         edge: dict[str, Any] = {"markeredgecolor": "#ffffff", "markeredgewidth": 0.6}
-        place = (across + 0.5, down + 0.5)
-        axes.plot(*place, "o", color="#101419", markersize=3.6, linestyle="", **edge)
+        # In the corner, where it leaves the number in the cell readable.
+        place = (across + 0.86, down + 0.2)
+        axes.plot(*place, "o", color="#101419", markersize=2.8, linestyle="", **edge)
+    if values.shape[1] <= _MOST_COLUMNS and values.shape[0] <= _MOST_ROWS:
+        _write_numbers(axes, mesh, values)
+
+
+def _write_numbers(axes: "Axes", mesh: Any, values: Any) -> None:
+    """Write each value into its cell, in ink or in white, whichever is readable."""
+    for (down, across), value in np.ndenumerate(values):
+        if not np.isfinite(value):
+            continue
+        red, green, blue, _ = mesh.cmap(mesh.norm(value))
+        is_dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.55
+        axes.text(
+            across + 0.47,
+            down + 0.55,
+            _short(value),
+            color="#ffffff" if is_dark else "#101419",
+            fontsize=4.6,
+            ha="center",
+            va="center",
+        )
+
+
+def _short(value: float) -> str:
+    """Return a number in two digits, as small as a cell.
+
+    Examples
+    --------
+    >>> [_short(x) for x in (0.034, 0.999, 1.0, -2.31, 47.2, 3e-5)]
+    ['.03', '1', '1', '-2.3', '47', '0']
+    """
+    text = f"{value:.2f}" if abs(value) < 1 else f"{value:.2g}"
+    if "e" in text:
+        return text.replace("e+0", "e").replace("e+", "e")
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    text = text.replace("0.", ".", 1) if text.startswith(("0.", "-0.")) else text
+    return "0" if text in ("", "-", "-0") else text
 
 
 def _extend(head_map: HeadMap, values: Any) -> str:

@@ -19,6 +19,10 @@ _OTHERS = "Other statistics"
 _NOTHING = "No statistic was compared with a null."
 # The paragraph names so many statistics per question, the most frequent ones.
 _N_NAMED = 3
+# Heads of a statistic that a sentence of its own names.
+_N_HEADS = 3
+# Share of the attention that is most of it.
+_MOST = 0.5
 
 
 def questions(probe: "ModelProbe") -> dict[str, list[str]]:
@@ -40,9 +44,15 @@ def paragraph(probe: "ModelProbe", level: float = LEVEL) -> str:
         for name in names:
             n_found, n_heads = _counts(probe, name, level)
             if n_found:
-                answered.append((n_found, n_heads, _words(probe, name)))
+                leading = _leading(probe, name, 1, level)
+                text = f"{leading} ({_counted(probe, name, level)})"
+                answered.append((n_found, text))
             elif _is_open(probe, name, level):
                 undecided.append(name)
+                if _is_share(name):
+                    leading = _leading(probe, name, 1, level)
+                    text = f"{leading} ({_counted(probe, name, level)})"
+                    answered.append((0, text))
             elif n_heads and probe[name].nulls:
                 none.append(_words(probe, name))
         if text := _question_text(answered, none):
@@ -65,16 +75,10 @@ def paragraph(probe: "ModelProbe", level: float = LEVEL) -> str:
     return " ".join(sentences) or _NOTHING
 
 
-def _question_text(answered: list[tuple[int, int, str]], none: list[str]) -> str:
+def _question_text(answered: list[tuple[int, str]], none: list[str]) -> str:
     """Return one sentence: the most frequent findings, and absences."""
     answered.sort(key=lambda one: -one[0])
-    parts = [
-        # The number of all heads is said once.
-        f"{n} of {n_heads} heads {_for_one(phrase) if n == 1 else phrase}"
-        if place == 0
-        else f"{n} {_for_one(phrase) if n == 1 else phrase}"
-        for place, (n, n_heads, phrase) in enumerate(answered[:_N_NAMED])
-    ]
+    parts = [text for _, text in answered[:_N_NAMED]]
     if not answered:
         parts = [f"no head {_for_one(phrase)}" for phrase in none[:1]]
     elif none:
@@ -82,6 +86,37 @@ def _question_text(answered: list[tuple[int, int, str]], none: list[str]) -> str
     text = _listed(parts) if parts else ""
     n_more = max(0, len(answered) - _N_NAMED) + max(0, len(none) - 1)
     return f"{text} ({n_more} more below)" if n_more else text
+
+
+def _leading(probe: "ModelProbe", name: str, number: int, level: float) -> str:
+    """Return which heads lead in a statistic, with their values."""
+    first, *more = probe.top_heads(name, number, level)
+    place = f"layer {first['layer']}, head {first['head']}"
+    entry = STATISTICS.get(name)
+    reading = entry.reading if entry is not None else ""
+    reading = reading or f"has {name.replace('_', ' ')} {{}}"
+    text = f"{place} {reading.format(format_number(first['value']))}"
+    if not more:
+        return text
+    others = [
+        f"layer {row['layer']}, head {row['head']} ({format_number(row['value'])})"
+        for row in more
+    ]
+    return f"{text}, then {_listed(others)}"
+
+
+def _counted(probe: "ModelProbe", name: str, level: float) -> str:
+    """Return the number of heads that stand out, and of those with most of a share."""
+    n_found, n_heads = _counts(probe, name, level)
+    if not _is_share(name):
+        return f"{n_found} of {n_heads} heads stand out"
+    n_most = int((probe[name].observed > _MOST).sum())
+    text = f"{n_most} of {n_heads} heads more than half; "
+    return text + (f"{n_found} stand out" if n_found else "cannot tell against chance")
+
+
+def _is_share(name: str) -> bool:
+    return name in STATISTICS and STATISTICS[name].is_share
 
 
 def _plural(number: int, noun: str) -> str:
@@ -126,7 +161,7 @@ def _rows_by_statistic(
 
 
 def findings(probe: "ModelProbe", level: float = LEVEL) -> list[str]:
-    """Return sentences: heads that stand out, statistics without any, open cases."""
+    """Return sentences: leading heads and tests, statistics without any, open cases."""
     rows = _rows_by_statistic(probe, level)
     answered, none, open_cases = [], [], []
     for name, of_statistic in rows.items():
@@ -136,10 +171,16 @@ def findings(probe: "ModelProbe", level: float = LEVEL) -> list[str]:
         if n_found:
             phrase = _words(probe, name)
             phrase = _for_one(phrase) if n_found == 1 else phrase
-            text = f"{n_found} of {n_heads} heads {phrase}"
+            text = _leading(probe, name, _N_HEADS, level)
+            text = f"{text[0].upper()}{text[1:]} ({_counted(probe, name, level)}). "
+            text += f"{n_found} of {n_heads} heads {phrase}"
             answered.append((n_found, f"{text} ({name}: {_numbers(of_statistic)})."))
         elif _is_open(probe, name, level):
             open_cases.append(f"{name} (needs {_listed(_needs(of_statistic))})")
+            if _is_share(name):
+                text = _leading(probe, name, _N_HEADS, level)
+                text = f"{text[0].upper()}{text[1:]} ({_counted(probe, name, level)})."
+                answered.append((0, text))
         elif of_statistic and n_heads:
             none.append(name)
     answered.sort(key=lambda one: -one[0])

@@ -16,6 +16,7 @@ from scipy.stats import spearmanr
 from eigenheads._checks import (
     Got,
     check_choice,
+    check_count,
     check_number,
     check_path,
     check_positive,
@@ -278,6 +279,71 @@ class ModelProbe:
             heads &= self.q_value(statistic, null) <= level
         return heads
 
+    def top_heads(
+        self, statistic: str, number: int = 5, level: float = LEVEL
+    ) -> list[dict[str, Any]]:
+        """Return the heads that lead in a statistic, the first one first.
+
+        Parameters
+        ----------
+        statistic
+            Its name.
+        number
+            Number of rows, at most.
+        level
+            Heads that stand out at this level come before all others.
+
+        Returns
+        -------
+        rows
+            With ``statistic``, ``layer``, ``head``, ``value`` and ``stands_out``. Large
+            values lead, or small ones if these are tested; of two-sided statistics
+            those far from the median.
+        """
+        measured = self[statistic]
+        number = check_count("number", number)
+        values = measured.observed
+        lead = {
+            "greater": values,
+            "less": -values,
+            "two-sided": np.abs(values - _median(values)),
+        }[measured.alternative]
+        marks = self.stands_out(statistic, level)
+        places = [
+            place for place in np.ndindex(values.shape) if np.isfinite(lead[place])
+        ]
+        places.sort(key=lambda place: (not marks[place], -lead[place]))
+        return [
+            {
+                "statistic": statistic,
+                "layer": self.layers[layer],
+                "head": head,
+                "value": float(values[layer, head]),
+                "stands_out": bool(marks[layer, head]),
+            }
+            for layer, head in places[:number]
+        ]
+
+    def findings(self, level: float = LEVEL) -> list[str]:
+        """Return sentences: the leading heads of each statistic, then the tests."""
+        from eigenheads.probes._findings import findings
+
+        check_level(level)
+        return findings(self, level)
+
+    def __repr__(self) -> str:
+        n_heads = sum(
+            self._has_head(layer, head) for layer, head in np.ndindex(*self._shape)
+        )
+        return (
+            f"<ModelProbe: {len(self.statistics)} statistics of {n_heads} heads in "
+            f"{len(self.layers)} layers>"
+        )
+
+    def __str__(self) -> str:
+        """Return the findings, one sentence per line."""
+        return "\n".join([f"{self!r}", *self.findings()])
+
     def can_decide(self, statistic: str, null: str, level: float = LEVEL) -> bool:
         """Return whether the draws suffice for any q-value up to `level`."""
         check_level(level)
@@ -505,6 +571,12 @@ class ModelProbe:
             "settings": dict(self.settings),
             "notes": list(self.notes),
         }
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        """Numbers of layers and heads."""
+        shapes = [statistic.observed.shape for statistic in self.statistics.values()]
+        return shapes[0] if shapes else (0, 0)
 
     def _has_head(self, layer: int, head: int) -> bool:
         """Return whether a layer has so many heads: NaN may also be a result."""

@@ -225,6 +225,11 @@ class StatisticEntry:
         Completes "12 of 72 heads ..."; the first word is a verb in the plural.
     question
         The question of `QUESTIONS` that it answers.
+    reading
+        Completes "layer 0, head 2 ..." with the value in place of {}; empty for its
+        name.
+    is_share
+        Whether it is a share of the attention, so that more than a half is most of it.
     needs_token_ids
         Whether it is undefined without vocabulary indices.
     """
@@ -235,6 +240,8 @@ class StatisticEntry:
     about: str
     finding: str
     question: str
+    reading: str = ""
+    is_share: bool = False
     needs_token_ids: bool = False
 
     def has_null(self, null: str) -> bool:
@@ -352,6 +359,7 @@ STATISTICS = {
         about="Cosine of the query-key form and the tokens' covariance, as matrices.",
         finding="score along the principal directions of the tokens",
         question=SCORES,
+        reading="scores along the principal directions with cosine {}",
     ),
     "qk_covariance_overlap": StatisticEntry(
         measure=COVARIANCE,
@@ -421,6 +429,7 @@ STATISTICS = {
         "over queries; 0 is one key, 1 is all keys equally.",
         finding="attend more sharply or more evenly than chance",
         question=ATTENTION,
+        reading="attends with {} of the entropy of equal weights",
     ),
     "previous_token": StatisticEntry(
         measure=previous_token,
@@ -429,6 +438,8 @@ STATISTICS = {
         about="Attention weight on the previous token, mean over queries.",
         finding="attend to the previous token",
         question=ATTENTION,
+        reading="gives the previous token {} of its weight",
+        is_share=True,
     ),
     "sink_mass": StatisticEntry(
         measure=first_token,
@@ -437,6 +448,8 @@ STATISTICS = {
         about="Attention weight on the first token, mean over later queries.",
         finding="attend to the first token",
         question=ATTENTION,
+        reading="gives the first token {} of its weight",
+        is_share=True,
     ),
     "duplicate_token": StatisticEntry(
         measure=duplicate_token,
@@ -446,6 +459,8 @@ STATISTICS = {
         "queries that have any.",
         finding="attend to earlier copies of a token",
         question=ATTENTION,
+        reading="gives earlier copies of a token {} of its weight",
+        is_share=True,
         needs_token_ids=True,
     ),
     "induction": StatisticEntry(
@@ -456,6 +471,8 @@ STATISTICS = {
         "token, mean over queries that have any.",
         finding="attend to the tokens after earlier copies (induction)",
         question=ATTENTION,
+        reading="gives the tokens after earlier copies {} of its weight",
+        is_share=True,
         needs_token_ids=True,
     ),
     "largest_share": StatisticEntry(
@@ -465,6 +482,8 @@ STATISTICS = {
         about="Largest share of attention that one key receives, mean over queries.",
         finding="concentrate attention on one key",
         question=ATTENTION,
+        reading="gives one key {} of its weight",
+        is_share=True,
     ),
     "key_outliers": StatisticEntry(
         measure=key_outliers,
@@ -473,6 +492,7 @@ STATISTICS = {
         about="log10 of the norm of the longest key over the median norm.",
         finding="have outlier keys",
         question=OUTLIERS,
+        reading="has log10 of the longest over the median key {}",
     ),
     "value_outliers": StatisticEntry(
         measure=value_outliers,
@@ -481,6 +501,7 @@ STATISTICS = {
         about="log10 of the norm of the longest value over the median norm.",
         finding="have outlier values",
         question=OUTLIERS,
+        reading="has log10 of the longest over the median value {}",
     ),
     "subspace_affinity": StatisticEntry(
         measure=AFFINITY,

@@ -1,5 +1,7 @@
 """Report on a probed model: text for the terminal, and a self-contained page."""
 
+import csv
+import io
 import sys
 import textwrap
 from os import PathLike
@@ -32,6 +34,7 @@ from eigenheads.probes._nulls import NULL_TEXTS
 from eigenheads.probes._result import LEVEL
 
 _WIDTH = 80
+_N_TOP = 5  # leading heads of a statistic in the page's tables
 _COMPARISONS = {"greater": ">", "less": "<", "two-sided": "≠"}
 
 
@@ -54,7 +57,9 @@ def print_probe(probe: ModelProbe, *, title: str) -> None:
 def write_probe(
     probe: ModelProbe, out: str | PathLike[str], *, title: str = "Probe of a model"
 ) -> Path:
-    """Write ``probe.html``, ``probe.json`` and ``probe.safetensors`` into a folder.
+    """Write page, rows, arrays and leading heads of a probe into a folder.
+
+    They are ``probe.html``, ``probe.json``, ``probe.safetensors`` and ``heads.csv``.
 
     Parameters
     ----------
@@ -75,14 +80,32 @@ def write_probe(
     check_text("title", title)
     probe.save(root / "probe.json")
     probe.save(root / "probe.safetensors")
-    page = render_probe(probe, title=title).encode()
+    _write(root / "heads.csv", _top_heads_text(probe))
     path = root / "probe.html"
+    _write(path, render_probe(probe, title=title))
+    return path
 
+
+def _write(path: Path, text: str) -> None:
     def write(file: IO[bytes]) -> None:
-        file.write(page)
+        file.write(text.encode())
 
     write_atomically(path, write)
-    return path
+
+
+def _top_heads_text(probe: ModelProbe) -> str:
+    """Return all heads of each statistic as CSV, the leading ones first."""
+    n_heads = next(iter(probe.statistics.values())).observed.size
+    text = io.StringIO()
+    writer: Any = None
+    for name in probe.statistics:
+        for rank, row in enumerate(probe.top_heads(name, n_heads), start=1):
+            whole = {"statistic": name, "rank": rank, **row}
+            if writer is None:
+                writer = csv.DictWriter(text, list(whole), lineterminator="\n")
+                writer.writeheader()
+            writer.writerow(whole)
+    return text.getvalue()
 
 
 def render_probe(probe: ModelProbe, *, title: str) -> str:
@@ -157,6 +180,13 @@ def _questions(probe: ModelProbe) -> list[dict[str, Any]]:
                 "question": question,
                 "figure": data_address(question_figure(probe, names)),
                 "alt": f"Heat maps, layers by heads. Heads that stand out: {counts}.",
+                "top": [
+                    {
+                        "name": name.replace("_", " "),
+                        "heads": probe.top_heads(name, _N_TOP),
+                    }
+                    for name in names
+                ],
                 "sections": [_section(probe, name, rows[name]) for name in names],
             }
         )
