@@ -117,7 +117,7 @@ def test_shares_are_named_before_they_are_tested(rng):
     probe = ModelProbe([4], ["a"], {"sink_mass": one})
     assert paragraph(probe) == (
         "Layer 4, head 0 gives the first token 0.9 of its weight (1 of 3 heads more "
-        "than half; cannot tell against chance). Cannot tell in 1 statistic, needs 39 "
+        "than half; cannot tell against chance). Cannot tell in 1 statistic, needs 49 "
         "draws."
     )
     assert findings(probe)[0].startswith("Layer 4, head 0 gives the first token 0.9")
