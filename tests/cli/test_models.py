@@ -1,5 +1,6 @@
 """`eigenheads probe` as a user meets it: a folder, a callable, mistakes."""
 
+import csv
 import json
 import shlex
 import shutil
@@ -11,9 +12,10 @@ torch = pytest.importorskip("torch")
 from tests.adapters.models import VOCABULARY, hugging_face, vision  # noqa: E402
 
 from eigenheads._plotting.svg import render_svg  # noqa: E402
-from eigenheads.adapters._load import load_folder, read_texts  # noqa: E402
+from eigenheads.adapters import load_model  # noqa: E402
+from eigenheads.adapters._load import read_texts  # noqa: E402
 from eigenheads.cli import main  # noqa: E402
-from eigenheads.cli._models import load_model, parse_layers  # noqa: E402
+from eigenheads.cli._models import parse_layers  # noqa: E402
 from eigenheads.probes import ModelProbe  # noqa: E402
 from eigenheads.report import _probe  # noqa: E402
 
@@ -102,7 +104,7 @@ class Stranger:
     ("arguments", "sentence"),
     [
         (["mymodels:"], "`MODEL` must be module:callable; got 'mymodels:'. mymodels:"),
-        (["nowhere/at-all"], "which is not a folder. Models are read from disk only"),
+        (["nowhere/at-all"], "got 'nowhere/at-all', which is neither. --download"),
         (["FOLDER", "--layers", "0,x"], "indices and ranges such as 0,3-5"),
         (["FOLDER", "--layers", "5-3"], "ranges from a layer to a later one"),
         (["FOLDER", "--layers", "9"], "indices from 0 to 1; got 9"),
@@ -144,7 +146,7 @@ def test_mistakes_are_one_line(arguments, sentence, folder, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_an_interrupted_probe_does_not_say_that_results_are_stored(
+def test_a_probe_that_is_interrupted_at_once_stores_nothing(
     folder, tmp_path, capsys, monkeypatch
 ):
     def interrupt(*_, **__):
@@ -156,10 +158,71 @@ def test_an_interrupted_probe_does_not_say_that_results_are_stored(
     assert main(arguments) == 130
     sentence = capsys.readouterr().err.strip()
     assert sentence.startswith(
-        "Interrupted. probe stores its results at its end. To start again: "
+        "Interrupted. probe keeps the layers that were finished. To start again: "
     )
     assert sentence.endswith(shlex.join(arguments))
     assert not out.exists()
+
+
+def test_finished_layers_are_kept(folder, tmp_path, capsys, monkeypatch):
+    """Ctrl-C in the second layer: the page has the first, and says so."""
+    from eigenheads.probes import _captured
+
+    measure, calls = _captured.LayerProbe.__call__, []
+
+    def interrupt_later(self, captured):
+        calls.append(captured.layer)
+        if captured.layer == 1:
+            signal.raise_signal(signal.SIGINT)
+            _captured.advance(0.0)
+        return measure(self, captured)
+
+    monkeypatch.setattr(_captured.LayerProbe, "__call__", interrupt_later)
+    out = tmp_path / "out"
+    assert main(["probe", str(folder), *QUICK, "--out", str(out)]) == 130
+    shown = capsys.readouterr()
+    assert calls[-1] == 1
+    assert "Interrupted: 1 of 2 layers were finished" in shown.out
+    assert "Interrupted. probe keeps the layers" in shown.err
+    probe = ModelProbe.load(out / "probe.safetensors")
+    assert probe.layers == [0]
+    assert "linear_cka" not in probe.statistics  # the default leaves kernel PCA out
+    assert all(x.shape == (1, 4) for y in probe.contrasts.values() for x in y.values())
+    with (out / "heads.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["layer"] for row in rows} == {"0"}
+    first = [row for row in rows if row["statistic"] == "sink_mass"]
+    assert [row["rank"] for row in first] == ["1", "2", "3", "4"]
+
+
+def test_models_by_name(folder, tmp_path, capsys, monkeypatch):
+    """A name is looked up in the local cache; without --download nothing is fetched."""
+    import huggingface_hub
+
+    calls = []
+
+    def lookup(name, **options):
+        calls.append((name, options["local_files_only"]))
+        if name == "owner/there":
+            return str(folder)
+        raise OSError("cannot find it\nin two lines")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lookup)
+    loaded = load_model("owner/there")
+    assert loaded.about.startswith("owner/there: BertModel on 12 texts")
+    assert main(["probe", "owner/missing"]) == 2
+    assert "the name of one in the local cache; got 'owner/missing'" in (
+        capsys.readouterr().err
+    )
+    assert main(["probe", "owner/missing", "--download"]) == 2
+    assert "got 'owner/missing': cannot find it." in capsys.readouterr().err
+    assert main(["probe", "../no/folder"]) == 2
+    assert "which is no folder" in capsys.readouterr().err
+    assert calls == [
+        ("owner/there", True),
+        ("owner/missing", True),
+        ("owner/missing", False),
+    ]
 
 
 def test_models_of_images_are_sent_to_callables(tmp_path, capsys):
@@ -197,13 +260,13 @@ def test_the_attention_of_the_configuration_is_not_used(folder, tmp_path, named)
     (copy / "config.json").write_text(
         json.dumps({**config, "attn_implementation": named})
     )
-    assert load_folder(copy).model.config._attn_implementation == "eager"
+    assert load_model(copy).model.config._attn_implementation == "eager"
 
 
 def test_long_texts_are_cut_and_it_is_said(folder, tmp_path):
     path = tmp_path / "long.txt"
     path.write_text("red " * 50 + "\nblue green red\n")
-    loaded = load_model(str(folder), data=path)
+    loaded = load_model(folder, data=path)
     assert loaded.batch["input_ids"].shape == (2, 32)
     assert loaded.about.endswith("on 2 texts, 1 cut at 32 tokens")
 

@@ -11,7 +11,7 @@ from eigenheads.adapters._ablate import Ablation, ablate_heads
 from eigenheads.adapters._augment_tokens import TokenAugmentation, augment_tokens
 from eigenheads.adapters._capture import CapturedLayer, capture_heads
 from eigenheads.adapters._hide_tokens import hide_tokens, screen_tokens
-from eigenheads.adapters._load import load_swapped
+from eigenheads.adapters._load import LoadedModel, load_model, load_swapped
 from eigenheads.adapters._probe import compare_models, probe_model
 from eigenheads.adapters._sources import Capture
 from eigenheads.adapters._swap import (
@@ -25,6 +25,7 @@ __all__ = [
     "Ablation",
     "Capture",
     "CapturedLayer",
+    "LoadedModel",
     "SwapWarning",
     "TokenAugmentation",
     "ablate_heads",
@@ -33,6 +34,7 @@ __all__ = [
     "capture_heads",
     "compare_models",
     "hide_tokens",
+    "load_model",
     "load_swapped",
     "probe_model",
     "screen_tokens",

@@ -61,6 +61,7 @@ def find_attention_layers(
     >>> [(one.name, one.family.name) for one in found]
     [('layers.0.self_attn', 'torch'), ('layers.1.self_attn', 'torch')]
     """
+    refuse_wrapper(model)
     if not isinstance(model, nn.Module):
         fail("model", "a torch.nn.Module", model, error=TypeError)
     # Some layouts need the parent: BERT keeps the output projection there, and a
@@ -85,6 +86,14 @@ def find_attention_layers(
         contract = f"a model with attention of a known layout ({_KNOWN})"
         fail("model", contract, got, hint=hint)
     return layers
+
+
+def refuse_wrapper(model: object) -> None:
+    """Raise if a model is wrapped by nnsight, which runs it in its own way."""
+    if type(model).__module__.partition(".")[0] == "nnsight":
+        got = Got(f"{type(model).__name__} of nnsight")
+        hint = "Pass the model inside it: `model._model`."
+        fail("model", "a torch.nn.Module", got, hint=hint, error=TypeError)
 
 
 def select_layers(

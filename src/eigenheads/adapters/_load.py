@@ -5,14 +5,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
 
-from eigenheads._checks import Got, check_count, fail
+from eigenheads._checks import Got, check_count, check_flag, check_path, fail
 from eigenheads._errors import UsageError, require
 from eigenheads._files import check_regular, check_stored
 from eigenheads.adapters._batch import longest_sequence
@@ -42,7 +43,11 @@ _WHERE = (
     "token",
     "trust_remote_code",
 )
-MODEL_CONTRACT = "a folder with a Hugging Face model, or module:callable"
+MODEL_CONTRACT: Final = "a folder with a Hugging Face model"
+# Name of a repository, with or without its owner.
+_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+# Files of a model's repository that are read: never code.
+_FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
 
 
 @dataclass(frozen=True)
@@ -83,40 +88,92 @@ def read_texts(path: Path | None) -> list[str]:
     return texts
 
 
-def load_folder(
-    folder: Path, *, data: Path | None = None, max_length: int | None = None
+def load_model(
+    source: str | PathLike[str],
+    *,
+    data: str | PathLike[str] | None = None,
+    max_length: int | None = None,
+    download: bool = False,
 ) -> LoadedModel:
-    """Return the model of a folder, with a batch of texts.
+    """Return a Hugging Face model of texts, with a batch for it.
 
     Parameters
     ----------
-    folder
+    source
         A folder with ``config.json``, weights and a tokenizer, as ``save_pretrained``
-        writes it.
+        writes it; or the name of a model in the local Hugging Face cache.
     data
         Text file with one text per line. None means 12 passages of about a hundred
         tokens, which is more than the heads of most models have columns.
     max_length
         Number of tokens at which texts are cut. None means 128, or the model's limit.
+    download
+        Whether a model that is not in the cache is downloaded by its name.
+
+    Returns
+    -------
+    loaded
+        With ``model``, ``batch`` and a line ``about`` it.
 
     Notes
     -----
     Weights are read from safetensors, or by ``torch.load`` with ``weights_only``:
-    never from a pickle that could run code. Code in the folder is not run
+    never from a pickle that could run code. Code that comes with a model is not run
     (``trust_remote_code`` stays off).
+
+    Examples
+    --------
+    >>> load_model("no-such-folder")
+    Traceback (most recent call last):
+    ...
+    eigenheads._errors.UsageValueError:
+    load_model: `source` must be a folder with a Hugging Face model, or ...
     """
-    texts = read_texts(data)
+    check_path("source", source)
+    check_flag("download", download)
+    folder = Path(source)
+    if folder.is_dir():
+        name = "/".join(folder.resolve().parts[-2:])
+        return _load_folder(folder, name, data, max_length)
+    name = str(source)
+    return _load_folder(_cached_folder(name, download), name, data, max_length)
+
+
+def _cached_folder(name: str, download: bool) -> Path:
+    """Return the folder of a model in the local cache of Hugging Face, by its name."""
+    hub = require("huggingface_hub", "Hugging Face models", extra="hf")
+    contract = f"{MODEL_CONTRACT}, or the name of one in the local cache"
+    hint = "" if download else "--download (download=True) fetches it by its name."
+    if not _NAME.fullmatch(name):
+        fail("source", contract, Got(f"{name!r}, which is no folder"))
+    try:
+        return Path(
+            hub.snapshot_download(
+                name, local_files_only=not download, allow_patterns=list(_FILES)
+            )
+        )
+    except Exception as error:  # of the network, of the cache, of the name
+        first = (str(error).strip().splitlines() or [""])[0][:200]
+        why = f": {first}" if download else ", which is neither"
+        fail("source", contract, Got(f"{name!r}{why}"), hint=hint)
+
+
+def _load_folder(
+    folder: Path, name: str, data: Any, max_length: int | None
+) -> LoadedModel:
+    """Return the model of a folder, with a batch of texts."""
+    texts = read_texts(None if data is None else Path(data))
     transformers = _transformers()
     if not (folder / "config.json").is_file():
         got = Got(f"{str(folder)!r}, which has no config.json")
-        fail("MODEL", MODEL_CONTRACT, got)
-    check_files(folder, name="MODEL")
+        fail("source", MODEL_CONTRACT, got)
+    check_files(folder, name="source")
     with quiet(transformers):
         config = _read(transformers.AutoConfig, folder)
-        check_config(config, name="MODEL", path=folder)
+        check_config(config, name="source", path=folder)
         check_size(
             lambda: transformers.AutoModel.from_config(config),
-            name="MODEL",
+            name="source",
             path=folder,
         )
         model, info = _read(
@@ -130,16 +187,15 @@ def load_folder(
             output_loading_info=True,
         )
         # Checkpoints of language models have no pooler, which no head looks at.
-        check_all_loaded(info, but="pooler.", name="MODEL", path=folder)
+        check_all_loaded(info, but="pooler.", name="source", path=folder)
         if getattr(model, "main_input_name", "input_ids") != "input_ids":
             got = Got(f"{type(model).__name__}, which takes {model.main_input_name}")
             hint = "Use module:callable, which brings a batch."
-            fail("MODEL", "a model of text", got, hint=hint)
+            fail("source", "a model of text", got, hint=hint)
         tokenizer = _read(transformers.AutoTokenizer, folder)
         length = _length(model, max_length)
         batch, n_cut = _tokenize(tokenizer, texts, length)
     cut = f", {n_cut} cut at {length} tokens" if n_cut else ""
-    name = "/".join(folder.resolve().parts[-2:])
     about = f"{name}: {type(model).__name__} on {len(texts)} texts{cut}"
     return LoadedModel(model, batch, about)
 
@@ -150,7 +206,7 @@ def _transformers() -> Any:
 
 def _read(kind: Any, folder: Path, **options: Any) -> Any:
     options |= {"local_files_only": True, "trust_remote_code": False}
-    return read_pretrained(kind, folder, name="MODEL", **options)
+    return read_pretrained(kind, folder, name="source", **options)
 
 
 def read_pretrained(kind: Any, path: Path | str, *, name: str, **options: Any) -> Any:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -21,6 +21,7 @@ from eigenheads._checks import (
 from eigenheads._parallel import threads
 from eigenheads._rng import derived_seed
 from eigenheads.adapters._capture import CapturedLayer
+from eigenheads.adapters._layers import refuse_wrapper
 from eigenheads.adapters._sources import (
     Capture,
     as_capture,
@@ -42,7 +43,7 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     model: Any,
     batch: Any = None,
     *,
-    statistics: Sequence[object] | None = None,
+    statistics: Sequence[object] | Literal["quick"] | None = None,
     texts: Sequence[str] | None = None,
     tokenizer: Any = None,
     ignore_tokens: Any = None,
@@ -56,6 +57,7 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     seed: int = 0,
     jobs: int | None = None,
     progress: bool = False,
+    keep_partial: bool = False,
 ) -> ModelProbe:
     """Measure every head of a model and compare with null distributions.
 
@@ -73,7 +75,8 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
         :class:`eigenheads.probes.HeadStatistic` objects. None means all built-in ones:
         those of :func:`eigenheads.probes.kernel_pca_probe`,
         :func:`eigenheads.probes.covariance_probe` and
-        :func:`eigenheads.probes.head_probe`, and ``subspace_affinity``.
+        :func:`eigenheads.probes.head_probe`, and ``subspace_affinity``; ``"quick"``
+        leaves out the first, which takes most of the time.
     texts, tokenizer
         Texts instead of a batch; see :class:`Capture`.
     ignore_tokens
@@ -106,6 +109,8 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
         Number of threads; None means all cores.
     progress
         Whether to report an estimate of the time, then progress, on standard error.
+    keep_partial
+        Whether Ctrl-C returns the layers that are finished, with a note.
 
     Returns
     -------
@@ -168,10 +173,11 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
             n_redraws=n_redraws,
             seed_of_layer=lambda layer: derived_seed(seed, 0, layer),
             progress=progress,
+            keep_partial=check_flag("keep_partial", keep_partial),
         )
     settings = {
         "model": type(model).__name__,
-        "layers": list(capture.layers),
+        "layers": list(probe.layers),
         "n_untrained": len(copies),
         "false_discovery": false_discovery,
         "seed": seed,
@@ -197,6 +203,7 @@ def _check_source(model: Any, batch: Any, texts: Any, tokenizer: Any) -> None:
                 Got("None" if batch is None else type(batch).__name__),
             )
         return
+    refuse_wrapper(model)
     for name, inputs in (("batch", batch), ("texts", texts)):
         if inputs is not None:
             contract = "left out for heads that were captured before"

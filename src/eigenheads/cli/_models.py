@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from eigenheads._checks import Got, as_float, check_count, fail
-from eigenheads.cli.status import EXIT_OK, Out, say
+from eigenheads.cli.status import EXIT_INTERRUPTED, EXIT_OK, Out, say
 
 if TYPE_CHECKING:
     from eigenheads.adapters._load import LoadedModel
@@ -114,30 +114,29 @@ def _current_folder() -> Iterator[None]:
         sys.path.remove(here)
 
 
-def load_model(
-    spec: str, *, data: Path | None = None, max_length: int | None = None
+def read_source(
+    spec: str,
+    *,
+    data: Path | None = None,
+    max_length: int | None = None,
+    download: bool = False,
 ) -> "LoadedModel":
     """Return the model that `spec` names, with a batch.
 
     Parameters
     ----------
     spec
-        Folder of a Hugging Face model; or ``module:callable`` that returns
-        ``(model, batch)``, which runs your own code.
-    data, max_length
-        Options of :func:`~eigenheads.adapters._load.load_folder`.
+        Folder of a Hugging Face model, or its name in the local cache; or
+        ``module:callable`` that returns ``(model, batch)``, which runs your own code.
+    data, max_length, download
+        Options of :func:`~eigenheads.adapters.load_model`.
     """
     # Imported here: the command line must start without PyTorch.
-    from eigenheads.adapters._load import MODEL_CONTRACT, load_folder
+    from eigenheads.adapters import load_model
 
-    is_callable = ":" in spec
-    if not is_callable and not Path(spec).is_dir():
-        hint = "Models are read from disk only. Download it first."
-        got = Got(f"{spec!r}, which is not a folder")
-        fail("MODEL", MODEL_CONTRACT, got, hint=hint)
     # A folder with a colon in its name is still a folder.
-    if not is_callable or Path(spec).is_dir():
-        return load_folder(Path(spec), data=data, max_length=max_length)
+    if ":" not in spec or Path(spec).is_dir():
+        return load_model(spec, data=data, max_length=max_length, download=download)
     for option, value in (("data", data), ("max_length", max_length)):
         if value is not None:
             hint = "The callable returns its own batch."
@@ -276,8 +275,9 @@ def probe_command(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="Folder of a Hugging Face model, or module:callable that returns "
-            "(model, batch); the latter runs your own code.",
+            help="Folder of a Hugging Face model, its name in the local cache, or "
+            "module:callable that returns (model, batch); the latter runs your own "
+            "code.",
             show_default=False,
         ),
     ],
@@ -293,9 +293,17 @@ def probe_command(
     statistics: Annotated[
         str | None,
         typer.Option(
-            help="Names of statistics, separated by commas.", show_default="all"
+            help="Names of statistics, separated by commas.",
+            show_default="all but those of kernel PCA",
         ),
     ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All statistics, which takes longer.")
+    ] = False,
+    download: Annotated[
+        bool,
+        typer.Option("--download", help="Download a model that is not in the cache."),
+    ] = False,
     ignore_tokens: Annotated[
         str | None,
         typer.Option(
@@ -332,11 +340,13 @@ def probe_command(
         "results/probe"
     ),
 ) -> int:
-    """Run all probes on every head of a model, with a null for each statistic.
+    """Measure every head of a model, with a null for each statistic.
 
     Prints findings and a table of statistics and nulls, and writes OUT/probe.html (a
-    page with heat maps), OUT/probe.json (rows) and OUT/probe.safetensors (arrays).
-    Nothing is downloaded, and code in a model's folder is not run.
+    page with heat maps), OUT/heads.csv (heads in the order of each statistic),
+    OUT/probe.json (rows) and OUT/probe.safetensors (arrays). Ctrl-C keeps the layers
+    that are finished. Nothing is downloaded without --download, and code that comes
+    with a model is not run.
 
     For example:
 
@@ -346,32 +356,44 @@ def probe_command(
     """
     from eigenheads._parallel import interrupted_between_blocks
     from eigenheads.adapters import probe_model
-    from eigenheads.cli._models import load_model, parse_layers
+    from eigenheads.cli._models import parse_layers, read_source
     from eigenheads.report._probe import print_probe, write_probe
 
     # Options are read before the model, which may take long to load.
     chosen = parse_layers(layers)
     if jobs is not None:
         check_count("--jobs", jobs)
-    loaded = load_model(model, data=data, max_length=max_length)
-    with interrupted_between_blocks():
-        probe = probe_model(
-            loaded.model,
-            loaded.batch,
-            layers=chosen,
-            statistics=None if statistics is None else statistics.split(","),
-            ignore_tokens=_ignored(ignore_tokens),
-            jobs=jobs,
-            n_permutations=permutations,
-            n_redraws=redraws,
-            n_untrained=untrained,
-            batch_size=batch_size,
-            seed=seed,
-            progress=True,
-        )
+    if everything and statistics is not None:
+        fail("statistics", "left out with --all", statistics)
+    names = "quick" if statistics is None else statistics.split(",")
+    loaded = read_source(model, data=data, max_length=max_length, download=download)
+    probe = None
+    try:
+        with interrupted_between_blocks():
+            probe = probe_model(
+                loaded.model,
+                loaded.batch,
+                layers=chosen,
+                statistics=None if everything else names,
+                ignore_tokens=_ignored(ignore_tokens),
+                jobs=jobs,
+                n_permutations=permutations,
+                n_redraws=redraws,
+                n_untrained=untrained,
+                batch_size=batch_size,
+                seed=seed,
+                progress=True,
+                keep_partial=True,
+            )
+    except KeyboardInterrupt:
+        if probe is None:  # no layer was finished
+            raise
+        status = EXIT_INTERRUPTED
+    else:
+        status = EXIT_OK
     print_probe(probe, title=loaded.about)
     say(f"Page: {write_probe(probe, out, title=loaded.about)}")
-    return EXIT_OK
+    return status
 
 
 def _ignored(text: str | None) -> str | list[int] | None:

@@ -21,8 +21,11 @@ EXIT_INTERNAL = 70
 # As shells report a process that SIGINT, SIGPIPE or SIGTERM ended.
 EXIT_INTERRUPTED, EXIT_PIPE, EXIT_TERMINATED = 130, 141, 143
 
-# Commands that cannot be continued: until they end, no result is stored.
-_STORE_AT_END = ("probe", "robustness")
+# Commands that cannot be continued, and what they keep.
+_START_AGAIN = {
+    "probe": "probe keeps the layers that were finished",
+    "robustness": "robustness stores its results at its end",
+}
 
 EXIT_STATUSES = (
     "Exit status: 0 all verdicts agree with the record, 1 a verdict differs, 2 a "
@@ -170,9 +173,7 @@ def interrupted(arguments: Sequence[str]) -> int:
     # With --force the finished results would be computed again.
     again = shlex.join([*program, *(word for word in arguments if word != "--force")])
     advice = f"All finished results are stored. To continue: {again}"
-    if arguments and arguments[0] in _STORE_AT_END:
-        advice = (
-            f"{arguments[0]} stores its results at its end. To start again: {again}"
-        )
+    if arguments and arguments[0] in _START_AGAIN:
+        advice = f"{_START_AGAIN[arguments[0]]}. To start again: {again}"
     say(f"\nInterrupted. {advice}", is_result=False)
     return EXIT_INTERRUPTED

@@ -1,9 +1,9 @@
 """Statistics of all captured layers of a model, or of two models."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,8 +77,11 @@ def read_names(statistics: Sequence[object] | None) -> list[object]:
     """Return statistics by name or object; names must be known and different."""
     if statistics is None:
         return list(STATISTICS)
+    if isinstance(statistics, str) and statistics == QUICK:
+        return [name for name, one in STATISTICS.items() if one.measure != KERNEL]
     if isinstance(statistics, str) or not isinstance(statistics, Sequence):
-        fail("statistics", "a sequence", statistics, error=TypeError)
+        contract = f"a sequence, or {QUICK!r}"
+        fail("statistics", contract, statistics, error=TypeError)
     if not statistics:
         fail("statistics", "at least one", statistics)
     chosen: list[object] = []
@@ -316,8 +319,11 @@ class Contrasts:
 
         Sets without any change are left out; `whole` has the numbers on all tokens.
         """
+        # After an interruption there may be one layer more than were finished.
+        n_layers = len(next(iter(whole.values())))
         stacked = {}
-        for name, layers in self._found.items():
+        for name, every in self._found.items():
+            layers = every[:n_layers]
             if all(layer is None for layer in layers):
                 continue
             numbers = {statistic: values.copy() for statistic, values in whole.items()}
@@ -331,6 +337,8 @@ class Contrasts:
 
 # From this number of sequences on, costly nulls have the fewest draws.
 _SEQUENCES = 64
+# All statistics but those of kernel PCA, which take most of the time.
+QUICK: Final = "quick"
 # A copy of a layer without draws, as a share of a layer on the bar.
 _COPY = 0.04
 
@@ -346,6 +354,7 @@ def probe_captured(  # noqa: PLR0913 -- keyword-only but two
     n_permutations: int = 200,
     n_redraws: int | None = None,
     progress: bool = False,
+    keep_partial: bool = False,
 ) -> ModelProbe:
     """Run probes on captured layers.
 
@@ -353,11 +362,13 @@ def probe_captured(  # noqa: PLR0913 -- keyword-only but two
     model at a time is in memory.
     With `on_other_tokens` the observed statistics are also measured on other sets of
     tokens: without sinks and outliers, or with all if `ignore_tokens` is given.
+    With `keep_partial` an interruption ends the work: the layers that are finished are
+    returned, with a note.
     """
     ids = getattr(capture, "token_ids", None)
     chosen = read_names(statistics)
-    if statistics is None and ids is None:
-        chosen = [name for name in STATISTICS if not STATISTICS[name].needs_token_ids]
+    if (statistics is None or statistics == QUICK) and ids is None:
+        chosen = [x for x in chosen if not STATISTICS[str(x)].needs_token_ids]
     sets = WITHOUT if ignore_tokens is None else WITH_ALL
     other_tokens = Contrasts(sets if on_other_tokens else {})
     plain = LayerProbe(chosen, ids, 0, None, 0)
@@ -369,23 +380,23 @@ def probe_captured(  # noqa: PLR0913 -- keyword-only but two
     n_layers = len(capture) if isinstance(capture, Sized) else 1
     total = n_layers * (1 + _COPY * len(untrained))
     bar = progress_bar(total, description="layers") if progress else nullcontext()
-    with bar:
+    copies: list[list[Mapping[str, FloatArray]]] = []
+    with bar, _kept(by_layer, notes, n_layers) if keep_partial else nullcontext():
         for captured in capture:
             with reporting(lambda units: None):
                 other_tokens.add(captured, plain.observe)
             captured = without_tokens(captured, ignore_tokens)
-            layers.append(captured.layer)
-            names.append(captured.name)
             run = LayerProbe(
                 chosen, ids, n_permutations, n_redraws, seed_of_layer(captured.layer)
             )
             results = run(captured)
+            layers.append(captured.layer)
+            names.append(captured.name)
             by_layer.append({k: s for r in results for k, s in r.statistics.items()})
             notes += [n for n in _remarks(captured, by_layer[-1]) if n not in notes]
             used["n_sequences"] = len(captured.mask)
             for result in results:
                 used["n_redraws"] = result.settings.get("n_redraws", used["n_redraws"])
-        copies: list[list[Mapping[str, FloatArray]]] = []
         for model in untrained:
             copies.append(_draws_of(model, plain, ignore_tokens))
             advance(n_layers * _COPY)
@@ -397,6 +408,20 @@ def probe_captured(  # noqa: PLR0913 -- keyword-only but two
     return ModelProbe(
         layers, names, stacked, used, notes, other_tokens.stacked(numbers)
     )
+
+
+@contextmanager
+def _kept(by_layer: list[Any], notes: list[str], n_layers: int) -> Iterator[None]:
+    """Turn an interruption into a note, if a layer is finished."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not by_layer:
+            raise
+        notes.append(
+            f"Interrupted: {len(by_layer)} of {n_layers} layers were finished, and "
+            "untrained copies may be missing."
+        )
 
 
 def _draws_of(
