@@ -55,6 +55,23 @@ estimate = mean_estimate([1.0, 2.0, 1.5, 1.2])
 """
 
 EXAMPLES: dict[str, str] = {
+    "adapters.Ablation": """
+import numpy as np
+ablation = Ablation([((0, 0),)], np.ones((1, 2)), np.zeros((1, 39)), {"metric": "loss"})
+ablation.needs(0.05), ablation.stands_out(0.05)
+""",
+    "adapters.load_model": """
+from pathlib import Path
+from transformers import BertConfig, BertModel, BertTokenizerFast
+words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "green"]
+sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
+config = BertConfig(**sizes, num_hidden_layers=1, vocab_size=len(words))
+BertModel(config).save_pretrained("tiny")
+vocabulary = {word: place for place, word in enumerate(words)}
+BertTokenizerFast(vocab=vocabulary).save_pretrained("tiny")
+Path("texts.txt").write_text("red green red green red")
+load_model("tiny", data="texts.txt", max_length=8, download=False)
+""",
     "adapters.Capture": """
 import numpy as np
 cache = {f"blocks.0.attn.hook_{part}": np.ones((1, 4, 2, 3)) for part in "qkv"}
@@ -184,6 +201,7 @@ Visibility.from_padding(torch.tensor([[True, True, False]]), is_causal=False)
 probe.can_decide("cka", "keys", 0.05), probe.draws_needed("keys", 0.05)
 probe.is_undecided("cka", "keys", 0.05), probe.q_value("cka", "keys")
 probe.stands_out("cka", 0.05), probe.summary(0.05)
+probe.findings(0.05), probe.top_heads("cka", 1, 0.05)
 probe.save("probe.safetensors")
 ModelProbe.load("probe.safetensors")
 """,

@@ -16,8 +16,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, SupportsFloat, TypeAlias
 
-import numpy as np
-
 from eigenheads.extend import (
     check_choice,
     check_instance,
@@ -506,10 +504,10 @@ def _claim(
 
 def _number(measured: object) -> float:
     """Return a measured number as a float; NaN says that it could not be measured."""
-    array = np.asarray(measured)
-    if array.ndim or array.dtype.kind not in "biuf":
+    # NumPy's scalars and arrays without axes are numbers, too; lists are not.
+    if getattr(measured, "ndim", 0) or not isinstance(measured, SupportsFloat):
         fail("measured", "one number", measured)
-    return float(array)
+    return float(measured)
 
 
 def _at_level(claim: Claim, level: float) -> Claim:

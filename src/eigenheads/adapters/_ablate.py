@@ -199,7 +199,7 @@ class Ablation:
         text = f"{n_found} of {len(self.heads)} have more effect than random heads"
         text += f" (q <= {LEVEL})."
         if needed is not None:
-            text += f" Cannot tell for all: needs {needed} draws."
+            text += f" Too few random heads to tell: needs {needed} draws."
         if n_found < len(self.heads):
             least = format_number(float(np.median(self.detectable)))
             text += f" An effect of {least} would have been seen (median, power 0.8)."
