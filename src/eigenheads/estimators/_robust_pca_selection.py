@@ -30,8 +30,6 @@ _FIRST, _LAST = -2, 8
 _SLACK = 0.02
 # Errors below this share of the data are equal: pursuits of candidates end earlier.
 _EQUAL = 2e-3
-# Sets of errors are the same if they share this part of their union.
-_SAME = 0.95
 # The best candidate is the next reference, but only once: each finds fewer errors.
 _N_REFERENCES = 2
 # Fewer known entries than this decide nothing.
@@ -69,8 +67,8 @@ def choose_sparsity(
         references.run(_TOL, _MAX_ITER, SETTLED)
         return _large_errors(references)
 
-    reference, errors = _first_errors(references, large)
-    if errors is None:
+    reference, errors = 0, large(0)
+    if references.is_exact or not errors.any():
         return 1.0, table
     for _ in range(_N_REFERENCES):
         tried = _search(_planted(part, errors, penalty, report), reference)
@@ -84,28 +82,6 @@ def choose_sparsity(
     if tried.get(0, np.inf) <= (1 + _SLACK) ** 2 * tried[best]:
         return 1.0, table
     return 2 ** (_vertex(tried, best) / 2), table
-
-
-def _first_errors(
-    references: Pursuit, large: Callable[[int], NDArray[np.bool_]]
-) -> tuple[int, NDArray[np.bool_] | None]:
-    """Return errors to plant and the exponent they were found with, or None."""
-    errors = large(0)
-    if references.is_exact or not errors.any():
-        return 0, None
-    # Errors apart from everything else are the same for many prices. If they are not
-    # at 1 but at smaller ones, the low-rank part of 1 has taken some of them.
-    below = large(-1)
-    if _are_same(below, errors):
-        return 0, errors
-    lowest = large(-2)
-    if _are_same(lowest, below) and len(references.prox.singular_values):
-        return -1, below
-    # Parts of the structure cease to be errors if these cost more.
-    further = large(1)
-    if 2 * np.count_nonzero(further) <= np.count_nonzero(errors):
-        return 1, further
-    return 0, errors
 
 
 def _some_entries(data: PreparedData) -> PreparedData:
@@ -141,12 +117,6 @@ def _large_errors(pursuit: Pursuit) -> NDArray[np.bool_]:
     edge = order[int(np.argmax(between))]
     is_large: NDArray[np.bool_] = sizes >= max(edge, _EQUAL * _size(data))
     return is_large
-
-
-def _are_same(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> bool:
-    """Return whether two sets of entries share nearly all."""
-    shared, either = np.count_nonzero(first & second), np.count_nonzero(first | second)
-    return bool(shared >= _SAME * either > 0)
 
 
 def _size(data: PreparedData) -> float:
