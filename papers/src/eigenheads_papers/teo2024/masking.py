@@ -11,11 +11,12 @@ gain is below half of that under PGD, most of the gain under PGD is masking.
 """
 
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from eigenheads.extend import FloatArray
+from eigenheads.extend import FloatArray, torch_generator
 from eigenheads_papers._claims import (
     Claim,
     as_questions,
@@ -27,12 +28,16 @@ from eigenheads_papers._claims import (
 from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._drawing import draw_intervals
 from eigenheads_papers._statistics import mean_estimate
-from eigenheads_papers._training import train_all
-from eigenheads_papers.teo2024.inputs import MNIST, load_all_digits
+from eigenheads_papers._training import seeded, train_all
+from eigenheads_papers.teo2024.inputs import MNIST, Digits, load_all_digits
 from eigenheads_papers.teo2024.robustness import AveragedViT
+from eigenheads_papers.teo2024.variants import VARIANTS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from torch import Tensor
+
+    from eigenheads_papers.teo2024._models import SmallViT
 
 WITH_S: Final = "λ=0.1"
 WITHOUT_S: Final = "S = 0, n=4"
@@ -72,8 +77,6 @@ class Params(Masking):
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
     """Train the models of every seed, and attack them."""
-    from eigenheads_papers.teo2024._masking_cell import attack_models
-
     seeds = [drawn_seed(rng) for _ in range(params.n_seeds)]
     # Here, not in the workers: these do not know the folder of real data.
     digits = load_all_digits(params.data)
@@ -87,6 +90,66 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     rows = measured.reshape(params.n_seeds, 2, len(CONDITIONS)).transpose(1, 2, 0)
     # λ = 0.1 and S = 0 by conditions by seeds, in percent.
     return {"accuracy": rows}
+
+
+def attack_models(how: Masking, seed: int, digits: Digits) -> FloatArray:
+    """Return accuracies in percent by condition, at λ = 0.1 and then with S = 0."""
+    import torch
+
+    from eigenheads.robustness import pgd, square
+    from eigenheads_papers.teo2024._robustness_cell import train_averaged_vit
+
+    x = torch.tensor(digits.train[:, None]).float() / 255
+    y = torch.from_numpy(digits.train_classes)
+    train = partial(train_averaged_vit, how, x=x, y=y)
+    sources = [train(name, seed + 1) for name in SOURCES]
+    images = torch.tensor(digits.test[: how.n_attacked, None]).float() / 255
+    truth = torch.from_numpy(digits.test_classes[: how.n_attacked])
+
+    def fool(model: "SmallViT") -> "Tensor":
+        return pgd(
+            model,
+            images,
+            truth,
+            budget=how.attack_budget,
+            n_steps=how.n_attack_steps,
+            generator=torch_generator(seed),
+        )
+
+    transferred = [fool(source) for source in sources]
+    rows: list[float] = []
+    for name in (WITH_S, WITHOUT_S):
+        model = train(name, seed)
+        searched = square(
+            model,
+            images,
+            truth,
+            budget=how.attack_budget,
+            n_queries=how.n_queries,
+            generator=torch_generator(seed),
+        )
+        attacked = [
+            fool(model),
+            searched,
+            *transferred,
+            fool(_without_s(how, model, images.shape[-1])),
+        ]
+        with torch.no_grad():
+            right = [model(x).argmax(1) == truth for x in (images, *attacked)]
+        # The clean image counts, too: an attack may turn a wrong answer right.
+        right.append(torch.stack(right).all(0))
+        rows += [100 * float(one.double().mean()) for one in right]
+    return np.array(rows)
+
+
+def _without_s(how: Masking, model: "SmallViT", side: int) -> "SmallViT":
+    """Return the same weights with S forced to zero."""
+    from eigenheads_papers.teo2024._models import SmallViT
+
+    with seeded(0):
+        copy = SmallViT(VARIANTS[WITHOUT_S], size=how, side=side)
+    copy.load_state_dict(model.state_dict())
+    return copy.eval()
 
 
 def _gains(table: Table) -> dict[str, FloatArray]:
