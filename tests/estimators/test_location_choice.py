@@ -8,7 +8,7 @@ from sklearn.linear_model import RidgeCV
 
 from eigenheads.datasets import SingleLocation
 from eigenheads.estimators import SingleLocationClassifier, SingleLocationRegressor
-from eigenheads.estimators._location._head import LOGISTIC
+from eigenheads.estimators._bag_targets import LOGISTIC
 from eigenheads.estimators._location._stack import _garrote
 
 N_TEST = 500

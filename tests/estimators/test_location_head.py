@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose
 from scipy.optimize import approx_fprime
 from scipy.special import erf, log_softmax
 
+from eigenheads.estimators._bag_targets import LOGISTIC, MULTINOMIAL, SQUARED
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location._data import (
     HeadSettings,
@@ -15,15 +16,11 @@ from eigenheads.estimators._location._data import (
     data_in_memory,
 )
 from eigenheads.estimators._location._head import (
-    LOGISTIC,
-    MULTINOMIAL,
-    SQUARED,
     attention_weights,
     head_loss,
     head_outputs,
 )
-from eigenheads.estimators._location._prepare import standardise, whiten
-from eigenheads.estimators._location._state import FitState, PenalisedLoss
+from eigenheads.estimators._location._prepare import FitState, standardise, whiten
 from eigenheads.functional import location_predictor
 
 # Sums of about a hundred float64 products, reordered.
@@ -138,7 +135,7 @@ def test_gradient_is_the_finite_difference(rng, head, kind, has_metric):
     state = state_of(labelled_bags(rng, kind), settings_of(kind, head=head))
     metric = np.cov(rng.standard_normal((4, 9))) if has_metric else None
     attended = rng.standard_normal((1, 4))
-    objective = PenalisedLoss(replace(state, metric=metric, attended=attended))
+    objective = replace(state, metric=metric, attended=attended).loss()
     flat = rng.standard_normal((1 + KINDS[kind]) * 4 + KINDS[kind])
 
     step = 1e-6 * np.eye(len(flat))

@@ -6,13 +6,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from eigenheads.datasets import BagLaw, SingleLocation
 from eigenheads.estimators import SingleLocationClassifier, SingleLocationRegressor
+from eigenheads.estimators._bag_targets import LOGISTIC, SQUARED
 from eigenheads.estimators._bags import Bags
-from eigenheads.estimators._location._head import (
-    LOGISTIC,
-    SQUARED,
-    head_loss,
-    head_outputs,
-)
+from eigenheads.estimators._location._head import head_loss, head_outputs
 
 
 @pytest.fixture(scope="module")

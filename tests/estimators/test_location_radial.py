@@ -7,7 +7,7 @@ from scipy.special import expit, softmax
 
 from eigenheads.datasets import SingleLocation
 from eigenheads.estimators import SingleLocationClassifier, SingleLocationRegressor
-from eigenheads.estimators._location._state import squared_radii
+from eigenheads.estimators._location._prepare import squared_radii
 
 # Sums of about a hundred float64 products, reordered.
 RTOL = 1e-9

@@ -5,17 +5,16 @@ import pytest
 from numpy.testing import assert_allclose
 
 from eigenheads.datasets import SingleLocation
+from eigenheads.estimators._bag_targets import SQUARED
 from eigenheads.estimators._bags import Bags
-from eigenheads.estimators._location import _starts
+from eigenheads.estimators._location import _fit
 from eigenheads.estimators._location._data import (
     HeadSettings,
     LabelledBags,
     data_in_memory,
 )
-from eigenheads.estimators._location._head import SQUARED
-from eigenheads.estimators._location._prepare import PREPARATION
-from eigenheads.estimators._location._starts import Equations
-from eigenheads.estimators._location._state import FitState, run_stages
+from eigenheads.estimators._location._fit import Equations, prepare
+from eigenheads.estimators._location._prepare import FitState
 
 LAW = SingleLocation(d=40, n_tokens=6)
 SETTINGS = HeadSettings(
@@ -40,7 +39,7 @@ def state_of(rng, *, decoy=1.0, n=5000):
     y = y - y.mean()
     data = data_in_memory(LabelledBags(bags, y, y[:, None], np.ones(n)))
     state = FitState(data, SETTINGS, np.zeros((0, LAW.d)), print)
-    return run_stages(state, PREPARATION), LAW.key_direction @ turn
+    return prepare(state), LAW.key_direction @ turn
 
 
 def overlap(direction, state, key):
@@ -54,16 +53,16 @@ def overlap(direction, state, key):
 @pytest.mark.parametrize("name", ["moments", "spectral"])
 def test_moments_find_the_key_with_and_without_a_decoy(rng, decoy, name):
     state, key = state_of(rng, decoy=decoy)
-    directions = _starts._directions(state)[name]
+    directions = _fit._directions(state)[name]
     assert max(overlap(direction, state, key) for direction in directions) > 0.8
 
 
 def test_products_find_the_directions_of_the_matrix(rng, monkeypatch):
     """With many features the moment matrix is never computed."""
     state, _ = state_of(rng, n=500)
-    whole = _starts._directions(state)["spectral"]
-    monkeypatch.setattr(_starts, "_WIDE", 1)
-    products = _starts._directions(state)["spectral"]
+    whole = _fit._directions(state)["spectral"]
+    monkeypatch.setattr(_fit, "_WIDE", 1)
+    products = _fit._directions(state)["spectral"]
     for direction in whole:  # eigenvectors have no sign: sum and difference may swap
         cosines = [abs(direction @ other) / 2 for other in products]
         # Both have squared length 2; the eigenvectors are found to 1e-3.

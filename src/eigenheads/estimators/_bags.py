@@ -91,6 +91,12 @@ class Bags:
         """Return the entry of its bag for each token."""
         return np.repeat(per_bag, self._common_length or self.lengths, axis=0)
 
+    def products(self, rows: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the product of each token with each row, in double precision."""
+        # Equal types: otherwise NumPy would convert all tokens.
+        products = self.tokens @ rows.T.astype(self.tokens.dtype, copy=False)
+        return np.asarray(products, dtype=np.float64)
+
     def pooled(self, weights: NDArray[Any]) -> NDArray[np.float64]:
         """Return the weighted sum of the tokens of each bag, in double precision."""
         places = np.arange(len(self.tokens))

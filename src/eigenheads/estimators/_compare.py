@@ -34,12 +34,12 @@ from eigenheads.estimators._bag_pooling import (
     PooledBagClassifier,
     PooledBagRegressor,
 )
+from eigenheads.estimators._bag_targets import read_targets
 from eigenheads.estimators._bags import is_frame, read_bags
 from eigenheads.estimators._location import (
     SingleLocationClassifier,
     SingleLocationRegressor,
 )
-from eigenheads.estimators._location._data import read_targets
 
 _N_SPLITS, _N_REPEATS = 5, 2
 _LEVEL = 0.95

@@ -27,6 +27,14 @@ from eigenheads._checks import (
 from eigenheads._limits import check_largest
 from eigenheads._rng import random_source
 from eigenheads._typing import FloatArray
+from eigenheads.estimators._bag_targets import (
+    LOGISTIC,
+    AbstractLoss,
+    Encoding,
+    class_weights,
+    read_targets,
+    read_weights,
+)
 from eigenheads.estimators._bags import (
     Bags,
     check_is_no_groupby,
@@ -41,28 +49,26 @@ from eigenheads.estimators._feature_maps import (
     fit_feature_map,
 )
 from eigenheads.estimators._location._data import (
-    Encoding,
     HeadSettings,
     LabelledBags,
     LocationData,
-    class_weights,
     data_in_memory,
     in_class_order,
-    read_targets,
-    read_weights,
     streamed_data,
 )
-from eigenheads.estimators._location._fit import OPTIMISATION, solution_of
+from eigenheads.estimators._location._fit import fit_heads, prepare, solution_of
 from eigenheads.estimators._location._head import (
     HEADS,
-    LOGISTIC,
-    AbstractLoss,
     attention_weights,
     deciding_tokens,
     head_outputs,
-    token_products,
 )
-from eigenheads.estimators._location._prepare import PREPARATION, sort_bags, standardise
+from eigenheads.estimators._location._prepare import (
+    FitState,
+    sort_bags,
+    squared_radii,
+    standardise,
+)
 from eigenheads.estimators._location._stack import (
     Candidate,
     Stack,
@@ -70,7 +76,6 @@ from eigenheads.estimators._location._stack import (
     choose,
     fit_stack,
 )
-from eigenheads.estimators._location._state import FitState, run_stages, squared_radii
 from eigenheads.estimators._parameters import check_verbose
 
 # The penalty of the coherence must not drown the loss.
@@ -189,7 +194,7 @@ class AbstractSingleLocation(BaseEstimator):
         lengths = bags.spread(bags.lengths)
         for member in self._members:
             weights = self._weights(bags, member)
-            products = token_products(self._seen(bags, member), member.rows)
+            products = self._seen(bags, member).products(member.rows)
             for index in range(weights.shape[1]):
                 first = index * (1 + n_outputs) + 1
                 values = member.rows[first : first + n_outputs]
@@ -253,7 +258,7 @@ class AbstractSingleLocation(BaseEstimator):
 
     def _scores(self, bags: Bags, member: "Member") -> NDArray[np.floating]:
         """Return the scores of all tokens, one column per head."""
-        scores = token_products(self._seen(bags, member), member.scoring_rows())
+        scores = self._seen(bags, member).products(member.scoring_rows())
         return self._finite(scores)
 
     def _weights(self, bags: Bags, member: "Member") -> NDArray[np.floating]:
@@ -418,7 +423,7 @@ class AbstractSingleLocation(BaseEstimator):
                 # No elliptical law: attended tokens do not show the key.
                 settings = replace(settings, coherence=0.0)
             begun = FitState(mapped, settings, random, self._report)
-            state = run_stages(begun, PREPARATION)
+            state = prepare(begun)
             centred = replace(begun, settings=replace(settings, head="softmax"))
             # On the last view, kernel features if there are any, also log-sum-exp.
             is_last = len(views) == len(names) - 1
@@ -441,7 +446,7 @@ class AbstractSingleLocation(BaseEstimator):
             else:
                 state, alpha = views[0].state, float(self.alpha)
                 only = Candidate(0, "attention", self._one_head, 1.0, alpha)
-                solution = solution_of(run_stages(state, OPTIMISATION))
+                solution = solution_of(fit_heads(state))
                 only = replace(only, weight=1.0, share=1.0)
                 none = np.zeros(data.n_outputs)
                 stack = Stack(none, none, [only], [(only, solution)])

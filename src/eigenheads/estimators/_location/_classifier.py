@@ -10,13 +10,13 @@ from sklearn.utils import Tags
 
 from eigenheads._checks import check_array_like, check_flag, fail
 from eigenheads._typing import FloatArray
-from eigenheads.estimators._location._base import AbstractSingleLocation
-from eigenheads.estimators._location._data import (
+from eigenheads.estimators._bag_targets import (
     ClassLabels,
     LabelIndicators,
     check_class_weight,
     read_labels,
 )
+from eigenheads.estimators._location._base import AbstractSingleLocation
 
 
 class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):

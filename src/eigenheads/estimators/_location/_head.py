@@ -1,24 +1,27 @@
-"""The single-location head on ragged bags: weights, outputs, losses and gradients.
+"""The single-location head on ragged bags: weights, outputs, penalised loss, gradient.
 
 On bags of one length this is :func:`eigenheads.functional.location_predictor`. All
 tokens are read by products of matrices, and sums over the tokens of a bag are segment
 sums, so that NumPy does one evaluation in two passes over the tokens.
 """
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erf, expit, log_softmax, softmax
+from scipy.optimize import OptimizeResult, minimize
+from scipy.special import erf, expit
 
 from eigenheads._typing import FloatArray
+from eigenheads.estimators._bag_targets import AbstractLoss
 from eigenheads.estimators._bags import Bags
+from eigenheads.estimators._location._data import HeadSettings, LocationData
 
 HEADS = ("softmax", "radial", "erf", "sigmoid", "logsumexp")
 # Heads whose weights sum to one in each bag: only their outputs move with the tokens.
 RELATIVE = ("softmax", "radial", "logsumexp")
+# Pairs of steps and gradients that L-BFGS keeps.
+_MEMORY = 20
 
 
 # --- Weights and outputs ------------------------------------------------------------
@@ -57,13 +60,6 @@ def log_mean_exp(bags: Bags, scores: NDArray[Any]) -> NDArray[np.floating]:
     return np.asarray(tops + np.log(bags.sums(powers) / bags.lengths))
 
 
-def token_products(bags: Bags, rows: NDArray[Any]) -> FloatArray:
-    """Return the product of each token with each row, in double precision."""
-    # Equal types: otherwise NumPy would convert all tokens.
-    products = bags.tokens @ rows.T.astype(bags.tokens.dtype, copy=False)
-    return np.asarray(products, dtype=np.float64)
-
-
 def head_outputs(
     bags: Bags, rows: NDArray[Any], n_outputs: int, *, head: str
 ) -> FloatArray:
@@ -79,7 +75,7 @@ def head_outputs(
 def _parts(
     bags: Bags, rows: NDArray[Any], n_outputs: int, head: str
 ) -> list[NDArray[Any]]:
-    products, parts = token_products(bags, rows), list[NDArray[Any]]()
+    products, parts = bags.products(rows), list[NDArray[Any]]()
     for base in range(0, len(rows), 1 + n_outputs):
         readouts = products[:, base + 1 : base + 1 + n_outputs]
         if head == "logsumexp":
@@ -105,102 +101,6 @@ def deciding_tokens(
     return np.minimum.reduceat(rows, bags.starts) - bags.starts
 
 
-# --- Losses of the outputs ----------------------------------------------------------
-
-
-def columns(targets: FloatArray) -> FloatArray:
-    """Return targets with two axes, one row per bag."""
-    return targets.reshape(len(targets), -1)
-
-
-class AbstractLoss(ABC):
-    """Loss of one bag as a function of outputs and target."""
-
-    @abstractmethod
-    def per_bag(self, outputs: FloatArray, targets: FloatArray) -> FloatArray:
-        """Return the loss of each bag."""
-
-    @abstractmethod
-    def residuals(self, outputs: FloatArray, targets: FloatArray) -> FloatArray:
-        """Return minus the derivative of the loss by the outputs."""
-
-    @abstractmethod
-    def constant(
-        self, targets: FloatArray, weights: FloatArray, n_outputs: int
-    ) -> FloatArray:
-        """Return the constant outputs of least mean loss."""
-
-
-@dataclass(frozen=True)
-class SquaredLoss(AbstractLoss):
-    """Half the squared error, summed over outputs."""
-
-    def per_bag(self, outputs: FloatArray, targets: FloatArray) -> FloatArray:
-        """Return half the squared error of each bag."""
-        return np.asarray(0.5 * (self.residuals(outputs, targets) ** 2).sum(axis=1))
-
-    def residuals(self, outputs: FloatArray, targets: FloatArray) -> FloatArray:
-        """Return targets minus outputs."""
-        return np.asarray(columns(targets) - outputs)
-
-    def constant(
-        self, targets: FloatArray, weights: FloatArray, n_outputs: int
-    ) -> FloatArray:
-        """Return the means."""
-        del n_outputs
-        return np.asarray(np.average(columns(targets), weights=weights, axis=0))
-
-
-@dataclass(frozen=True)
-class LogisticLoss(AbstractLoss):
-    """Logistic loss of targets 0 and 1, summed over outputs."""
-
-    def per_bag(self, outputs: FloatArray, targets: FloatArray) -> FloatArray:
-        """Return minus the log likelihood of each bag."""
-        margins = (1 - 2 * columns(targets)) * outputs
-        return np.asarray(np.logaddexp(0.0, margins).sum(axis=1))
-
-    def residuals(self, outputs: FloatArray, targets: FloatArray) -> FloatArray:
-        """Return targets minus probabilities, alike for both classes."""
-        signs = 2 * columns(targets) - 1
-        return np.asarray(signs * expit(-signs * outputs))
-
-    def constant(
-        self, targets: FloatArray, weights: FloatArray, n_outputs: int
-    ) -> FloatArray:
-        """Return the logits of the frequencies, half a bag added to each class."""
-        del n_outputs
-        ones = weights @ columns(targets) + 0.5
-        return np.asarray(np.log(ones) - np.log(weights.sum() + 1 - ones))
-
-
-@dataclass(frozen=True)
-class MultinomialLoss(AbstractLoss):
-    """Cross entropy of a softmax; the target is the index of a class."""
-
-    def per_bag(self, outputs: FloatArray, targets: FloatArray) -> FloatArray:
-        """Return minus the log likelihood of each bag."""
-        codes = targets.ravel().astype(np.int64)
-        logs = log_softmax(outputs, axis=1)
-        return np.asarray(-logs[np.arange(len(codes)), codes])
-
-    def residuals(self, outputs: FloatArray, targets: FloatArray) -> FloatArray:
-        """Return indicators minus probabilities."""
-        codes = targets.ravel().astype(np.int64)
-        return np.asarray(np.eye(outputs.shape[1])[codes] - softmax(outputs, axis=1))
-
-    def constant(
-        self, targets: FloatArray, weights: FloatArray, n_outputs: int
-    ) -> FloatArray:
-        """Return the logarithms of the frequencies, half a bag added to each class."""
-        codes = targets.ravel().astype(np.int64)
-        counts = np.bincount(codes, weights, n_outputs) + 0.5
-        return np.asarray(np.log(counts / counts.sum()))
-
-
-SQUARED, LOGISTIC, MULTINOMIAL = SquaredLoss(), LogisticLoss(), MultinomialLoss()
-
-
 def head_loss(
     bags: Bags,
     targets: FloatArray,
@@ -224,7 +124,7 @@ def head_loss(
     head, kind
         Weights of the tokens, and loss of the outputs.
     """
-    products, n_outputs = token_products(bags, rows), len(intercepts)
+    products, n_outputs = bags.products(rows), len(intercepts)
     bases = range(0, len(rows), 1 + n_outputs)
     outputs = np.zeros((len(bags), n_outputs)) + intercepts
     attended = []
@@ -259,3 +159,140 @@ def head_loss(
     dtype = bags.tokens.dtype
     by_rows = (bags.tokens.T @ pulls.astype(dtype, copy=False)).T
     return loss, np.asarray(by_rows, dtype=np.float64), slopes.sum(axis=0)
+
+
+# --- Penalised loss ------------------------------------------------------------------
+
+
+class PenalisedLoss:
+    r"""Penalised loss as a function of one flat vector of coordinates.
+
+    .. math::
+
+        \text{mean loss} + \alpha \sum_{u \in \{k, v_1, \dots\}}
+        \Bigl( \tfrac{1 - r}{2} \lVert u \rVert^2 + r \lVert D u \rVert_1 \Bigr)
+        + \tfrac{(1 - r) c}{2} \bigl( \lVert k \rVert^2 - (k \cdot t)^2 \bigr)
+
+    with :math:`D` the pooled scale of the features, norms and products in the metric,
+    :math:`r` the `l1_ratio`, :math:`c` the `coherence` and :math:`t` the unit vector
+    `attended` of each key, without which the last term is left out. The L1 norm is
+    added by :func:`minimise_sparse`. For ``head="radial"`` the last coordinate is that
+    of the radius: values do not read it, and the last term does not include it.
+    """
+
+    def __init__(
+        self,
+        data: LocationData,
+        settings: HeadSettings,
+        *,
+        n_heads: int = 1,
+        metric: FloatArray | None = None,
+        attended: FloatArray | None = None,
+    ) -> None:
+        self.data, self.settings, self.metric = data, settings, metric
+        self.attended = attended
+        per_head = 1 + data.n_outputs
+        self.shape = (n_heads * per_head, data.n_features)
+        self.keys = np.arange(0, self.shape[0], per_head)
+        self.values = np.flatnonzero(np.arange(self.shape[0]) % per_head)
+
+    def split(self, flat: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return keys and values as rows, and the intercepts."""
+        size = self.shape[0] * self.shape[1]
+        return flat[:size].reshape(self.shape), flat[size:]
+
+    def loss(
+        self, rows: FloatArray, intercepts: FloatArray
+    ) -> tuple[float, FloatArray, FloatArray]:
+        """Return the mean loss over all data and its gradients, in one pass."""
+        value, settings = 0.0, self.settings
+        by_rows, by_intercepts = np.zeros(rows.shape), np.zeros(intercepts.shape)
+        for batch in self.data.read():
+            shares = batch.weights / self.data.weight
+            part, part_rows, part_intercepts = head_loss(
+                batch.bags,
+                batch.targets,
+                shares,
+                rows,
+                intercepts,
+                head=settings.head,
+                kind=settings.kind,
+            )
+            value += part
+            by_rows += part_rows
+            by_intercepts += part_intercepts
+        return value, by_rows, by_intercepts
+
+    def __call__(self, flat: FloatArray) -> tuple[float, FloatArray]:
+        """Return value and gradient."""
+        settings = self.settings
+        rows, intercepts = self.split(flat)
+        value, by_rows, by_intercepts = self.loss(rows, intercepts)
+        measured = rows if self.metric is None else rows @ self.metric
+        ridge = settings.alpha * (1 - settings.l1_ratio)
+        value += 0.5 * ridge * float((measured * rows).sum())
+        by_rows += ridge * measured
+        if self.attended is not None:
+            coherence = settings.coherence * (1 - settings.l1_ratio)
+            for key, mean in zip(self.keys, self.attended, strict=True):
+                off = measured[key] - (rows[key] @ mean) * mean
+                if settings.head == "radial":
+                    off[-1] = 0.0
+                value += 0.5 * coherence * float(rows[key] @ off)
+                by_rows[key] += coherence * off
+        if settings.head == "radial":
+            by_rows[self.values, -1] = 0.0
+        if settings.head == "logsumexp":
+            by_rows[self.keys] = rows[self.keys]  # not read: they stay zero
+        if not settings.has_intercept:
+            by_intercepts[:] = 0.0
+        return value, np.concatenate([by_rows.ravel(), by_intercepts])
+
+
+def minimise(
+    objective: PenalisedLoss, flat: FloatArray, *, max_iter: int, tol: float
+) -> OptimizeResult:
+    """Run L-BFGS."""
+    options = _options(max_iter, tol)
+    return minimize(objective, flat, jac=True, method="L-BFGS-B", options=options)
+
+
+def minimise_sparse(
+    objective: PenalisedLoss, flat: FloatArray, *, max_iter: int, tol: float
+) -> OptimizeResult:
+    """Run L-BFGS-B on positive and negative parts, so that zeros are exact."""
+    size = objective.shape[0] * objective.shape[1]
+    lasso = objective.settings.alpha * objective.settings.l1_ratio
+
+    def from_parts(parts: FloatArray) -> FloatArray:
+        return np.concatenate(
+            [parts[:size] - parts[size : 2 * size], parts[2 * size :]]
+        )
+
+    def value_and_gradient(parts: FloatArray) -> tuple[float, FloatArray]:
+        value, gradient = objective(from_parts(parts))
+        value += lasso * float(parts[: 2 * size].sum())
+        by = gradient[:size]
+        return value, np.concatenate([by + lasso, lasso - by, gradient[size:]])
+
+    signed = [np.maximum(flat[:size], 0), np.maximum(-flat[:size], 0), flat[size:]]
+    result = minimize(
+        value_and_gradient,
+        np.concatenate(signed),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(0.0, None)] * (2 * size) + [(None, None)] * (len(flat) - size),
+        options=_options(max_iter, tol),
+    )
+    result.x = from_parts(result.x)
+    return result
+
+
+def _options(max_iter: int, tol: float) -> dict[str, float]:
+    return {
+        "maxiter": max_iter,
+        "maxfun": 4 * max_iter + 20,
+        "maxcor": _MEMORY,
+        "gtol": tol,
+        "ftol": tol * 1e-3,
+    }

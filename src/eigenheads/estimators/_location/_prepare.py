@@ -1,28 +1,27 @@
-"""Stages of a fit that do not depend on the penalty: coordinates of the tokens."""
+"""State of a fit, and its stages that do not depend on the penalty: coordinates."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import OptimizeResult
 
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location._data import (
     MANY_NUMBERS,
+    HeadSettings,
     LocationData,
     column_order,
     in_standard_order,
     rounded,
 )
-from eigenheads.estimators._location._head import RELATIVE
-from eigenheads.estimators._location._state import (
-    CHUNK,
-    Coordinates,
-    FitState,
-    Stage,
-    weighted_gram,
-)
+from eigenheads.estimators._location._head import RELATIVE, PenalisedLoss
 
+# Rows of products that are computed together: a few hundred kB stay in the cache.
+_CHUNK = 1_024
 # Weight of the identity beside the pooled correlation. The correlation contains what
 # decides, so that whitening by it alone would penalise the key along itself.
 _SHRINKAGE = 3.0
@@ -30,6 +29,236 @@ _SHRINKAGE = 3.0
 _LEAST_VARIANCE = 1e-3
 # Above this width an eigendecomposition costs more than it saves.
 _WIDEST = 2_000
+
+
+# --- State ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    r"""Affine map from features as given to the coordinates of the fit.
+
+    A token :math:`x` is standardised, :math:`z = D^{-1} (x - m)`, and whitened,
+    :math:`W z` with :math:`W = ((R + \delta I) / (1 + \delta))^{-1/2}`, where :math:`R`
+    is the pooled correlation. So the squared norm of a coefficient is a mean of the
+    variance of the scores of pooled tokens and of the squared length of the coefficient
+    of standardised features.
+
+    Parameters
+    ----------
+    mean, scale
+        :math:`m` and the diagonal of :math:`D`.
+    order
+        Columns as given, in the order of the coordinates.
+    shrinkage
+        :math:`\delta`.
+    whitening
+        :math:`W`, or None for the identity.
+    span, tokens
+        If features are more than tokens, the fit is done in the span of the tokens:
+        whitened coordinates are the standardised features times the transpose of
+        ``span @ tokens``, a product that takes as long as all of the fit.
+    """
+
+    mean: FloatArray
+    scale: FloatArray
+    order: NDArray[np.int64]
+    shrinkage: float = 0.0
+    whitening: FloatArray | None = None
+    span: FloatArray | None = None
+    tokens: FloatArray | None = None
+
+    def standardised(
+        self, tokens: NDArray[Any], *, is_rounded: bool = True
+    ) -> NDArray[Any]:
+        """Return standardised tokens, their columns in the order of the coordinates."""
+        rows = (
+            rounded(tokens, self.mean, self.scale)
+            if is_rounded
+            else ((tokens - self.mean) / self.scale)
+        )
+        return np.ascontiguousarray(rows[:, self.order])
+
+    def in_standardised(self, rows: FloatArray) -> FloatArray:
+        """Return coefficients of standardised features."""
+        if self.span is not None and self.tokens is not None:
+            return np.asarray(rows @ self.span @ self.tokens)
+        return rows if self.whitening is None else rows @ self.whitening
+
+    def raw(self, rows: FloatArray) -> FloatArray:
+        """Return coefficients of the features as given."""
+        plain = self.in_standardised(rows)
+        ordered = np.empty((len(plain), plain.shape[1]))
+        width = len(self.order)
+        ordered[:, self.order] = plain[:, :width] / self.scale[self.order]
+        ordered[:, width:] = plain[:, width:]  # of the constant, if there is one
+        return ordered
+
+    def precision(self) -> FloatArray:
+        """Return the metric of tokens in the features as given; one axis: diagonal."""
+        if self.whitening is None:
+            return np.asarray(self.scale**-2.0)
+        root = self.raw(np.eye(len(self.whitening)))
+        return np.asarray(root.T @ root)
+
+
+_NO_COORDINATES = Coordinates(np.zeros(0), np.ones(0), np.arange(0))
+
+
+def weighted_gram(tokens: NDArray[Any], weights: FloatArray) -> FloatArray:
+    r"""Return :math:`\sum_l w_l x_l x_l^\top`, chunk by chunk."""
+    d = tokens.shape[1]
+    gram, weights = np.zeros((d, d)), weights.astype(tokens.dtype)
+    for start in range(0, len(tokens), _CHUNK):
+        rows = tokens[start : start + _CHUNK]
+        gram += (rows * weights[start : start + _CHUNK, None]).T @ rows
+    return gram
+
+
+def squared_radii(
+    tokens: NDArray[Any], center: NDArray[Any], precision: NDArray[Any]
+) -> NDArray[np.floating]:
+    r"""Return :math:`(x - m)^\top P (x - m)` of each token, in its floating type.
+
+    A `precision` with one axis is the diagonal of a diagonal matrix.
+
+    Examples
+    --------
+    >>> squared_radii(np.array([[3.0, 0.0], [1.0, 2.0]]), np.ones(2), np.eye(2))
+    array([5., 1.])
+    """
+    center, precision = center.astype(tokens.dtype), precision.astype(tokens.dtype)
+    radii = np.empty(len(tokens), dtype=tokens.dtype)
+    for start in range(0, len(tokens), _CHUNK):
+        rows = tokens[start : start + _CHUNK] - center
+        moved = rows * precision if precision.ndim == 1 else rows @ precision
+        radii[start : start + _CHUNK] = np.einsum("ij,ij->i", rows, moved)
+    return radii
+
+
+@dataclass(frozen=True)
+class HeadStart:
+    """Named key and values at which a fit may begin.
+
+    `error` is that of the best values, `square` the squared length of the key.
+    """
+
+    name: str
+    error: float
+    square: float
+    key: FloatArray
+    values: FloatArray
+
+
+@dataclass(frozen=True)
+class FitState:
+    """Everything that the stages of a fit know and learn.
+
+    Parameters
+    ----------
+    data, settings
+        What is fitted; tokens are in the coordinates of the stage.
+    random_directions
+        Keys to try beside those from moments, one per row.
+    report
+        Called with a sentence on progress.
+    coordinates
+        How tokens became what they are.
+    radius
+        Mean and scale of the last coordinate, the radius, for the radial head.
+    metric, unwhitened
+        Matrix of the penalty, if it is not the identity, and how tokens were changed
+        for that.
+    principal
+        Direction of largest pooled variance.
+    to_key
+        Matrix from the mean attended token to the direction of the key.
+    profiles
+        Directions of the key with several lengths and the best values.
+    attended
+        Unit vectors of the mean attended token, one per head, or None before they are
+        known.
+    n_heads
+        Number of heads so far.
+    given
+        Solutions to start from, of the same fit to other bags or with another penalty.
+    minimum
+        Solution before the stages that only finish a fit.
+    flat
+        Keys, values and intercepts as one vector.
+    start, value, n_iter, converged
+        Name of the start, penalised loss, iterations so far, success of the last stage.
+    """
+
+    data: LocationData
+    settings: HeadSettings
+    random_directions: FloatArray
+    report: Callable[[str], None]
+    coordinates: Coordinates = _NO_COORDINATES
+    radius: tuple[float, float] | None = None
+    metric: FloatArray | None = None
+    unwhitened: Callable[[Bags], Bags] | None = None
+    principal: FloatArray | None = None
+    to_key: FloatArray | None = None
+    profiles: list[HeadStart] = field(default_factory=list)
+    attended: FloatArray | None = None
+    n_heads: int = 1
+    given: tuple[FloatArray, ...] = ()
+    minimum: FloatArray = field(default_factory=lambda: np.zeros(0))
+    flat: FloatArray = field(default_factory=lambda: np.zeros(0))
+    start: str = ""
+    value: float = np.inf
+    n_iter: int = 0
+    converged: bool = False
+
+    @property
+    def is_sparse(self) -> bool:
+        """True if the penalty has an L1 part."""
+        return self.settings.alpha * self.settings.l1_ratio > 0
+
+    @property
+    def is_held(self) -> bool:
+        """True if the coherence penalty applies."""
+        has_mean = self.settings.head not in ("sigmoid", "logsumexp")
+        return self.settings.coherence > 0 and has_mean
+
+    @property
+    def rows(self) -> FloatArray:
+        """Key and values of each head."""
+        size = len(self.flat) - self.data.n_outputs
+        return self.flat[:size].reshape(-1, self.data.n_features)
+
+    @property
+    def intercepts(self) -> FloatArray:
+        """Added constants, one per output."""
+        return self.flat[-self.data.n_outputs :]
+
+    def loss(self, data: LocationData | None = None) -> PenalisedLoss:
+        """Return the penalised loss on all data, or on some."""
+        return PenalisedLoss(
+            self.data if data is None else data,
+            self.settings,
+            n_heads=self.n_heads,
+            metric=self.metric,
+            attended=self.attended,
+        )
+
+    def with_alpha(self, alpha: float) -> "FitState":
+        """Return the state with another penalty."""
+        return replace(self, settings=replace(self.settings, alpha=alpha))
+
+    def after(self, result: OptimizeResult) -> "FitState":
+        """Return the state after a run of the optimiser."""
+        return replace(
+            self,
+            flat=result.x,
+            value=float(result.fun),
+            n_iter=self.n_iter + int(result.nit),
+            converged=bool(result.success),
+        )
+
+
+# --- Stages --------------------------------------------------------------------------
 
 
 def standardise(state: FitState) -> FitState:
@@ -67,15 +296,15 @@ def _moments(data: LocationData, *, center: bool) -> tuple[FloatArray, FloatArra
     for batch in data.read():
         weights = np.repeat(batch.weights, batch.bags.lengths)
         total += float(weights.sum())
-        for start in range(0, len(weights), CHUNK):
-            rows = batch.bags.tokens[start : start + CHUNK].astype(np.float64)
-            first += weights[start : start + CHUNK] @ rows
+        for start in range(0, len(weights), _CHUNK):
+            rows = batch.bags.tokens[start : start + _CHUNK].astype(np.float64)
+            first += weights[start : start + _CHUNK] @ rows
     mean = first / total if center else first * 0.0
     for batch in data.read():
         weights = np.repeat(batch.weights, batch.bags.lengths)
-        for start in range(0, len(weights), CHUNK):
-            rows = batch.bags.tokens[start : start + CHUNK] - mean
-            second += weights[start : start + CHUNK] @ rows**2
+        for start in range(0, len(weights), _CHUNK):
+            rows = batch.bags.tokens[start : start + _CHUNK] - mean
+            second += weights[start : start + _CHUNK] @ rows**2
     variance = second / total
     # A column that is constant up to rounding keeps scale 1: its coefficient is 0.
     rounding = 1e-14 * (variance + mean**2)
@@ -249,8 +478,3 @@ def add_radius(state: FitState) -> FitState:
     state = _with_column(state, lambda bags: (radii(bags) - mean) / scale)
     principal = None if state.principal is None else np.append(state.principal, 0.0)
     return replace(state, radius=(mean, float(scale)), principal=principal)
-
-
-# Every fit runs these stages, in this order, and then those of `OPTIMISATION` in
-# `_fit.py`. A stage that does not apply returns its argument.
-PREPARATION: tuple[Stage, ...] = (standardise, add_constant, whiten, add_radius)

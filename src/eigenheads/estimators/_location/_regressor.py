@@ -10,9 +10,9 @@ from sklearn.utils import Tags
 
 from eigenheads._checks import check_flag, check_number
 from eigenheads._typing import FloatArray
+from eigenheads.estimators._bag_targets import StandardisedNumbers, read_numbers
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location._base import AbstractSingleLocation
-from eigenheads.estimators._location._data import StandardisedNumbers, read_numbers
 
 
 class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):

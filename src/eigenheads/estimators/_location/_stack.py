@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize, minimize_scalar
 
 from eigenheads._typing import FloatArray
+from eigenheads.estimators._bag_targets import SQUARED, AbstractLoss, columns
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location._data import (
     HeadSettings,
@@ -30,15 +31,14 @@ from eigenheads.estimators._location._data import (
     fold_of_bag,
     targets_alone,
 )
-from eigenheads.estimators._location._fit import OPTIMISATION, HeadSolution, solution_of
-from eigenheads.estimators._location._head import (
-    SQUARED,
-    AbstractLoss,
-    columns,
-    head_outputs,
+from eigenheads.estimators._location._fit import (
+    Equations,
+    HeadSolution,
+    fit_heads,
+    solution_of,
 )
-from eigenheads.estimators._location._starts import Equations
-from eigenheads.estimators._location._state import FitState, run_stages
+from eigenheads.estimators._location._head import head_outputs
+from eigenheads.estimators._location._prepare import FitState
 
 # Penalties of heads: the first from screened starts, each other one from the solution
 # of the one before it in its row.
@@ -177,7 +177,7 @@ def fit_stack(views: list[View], stack: Stack) -> Stack:
             state = _of_head(view.state, candidate.head, candidate.sign)
             given = tuple(solutions.get(candidate.name, ()))
             state = replace(state.with_alpha(candidate.alpha), given=given)
-            solution = solution_of(run_stages(state, OPTIMISATION))
+            solution = solution_of(fit_heads(state))
         members.append((candidate, solution))
     return replace(stack, members=members)
 
@@ -259,9 +259,7 @@ def _heads(state: FitState) -> Iterator[FitState]:
             if first is not None and alpha == first.settings.alpha:
                 given = (first.minimum,)  # with which several rows begin
                 continue
-            fit = run_stages(
-                replace(state.with_alpha(alpha), given=given), OPTIMISATION
-            )
+            fit = fit_heads(replace(state.with_alpha(alpha), given=given))
             first, given = first or fit, (fit.minimum,)
             yield fit
 
