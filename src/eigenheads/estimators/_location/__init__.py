@@ -1,9 +1,9 @@
 """Single-location estimators: one token per bag decides."""
 
-from eigenheads.estimators._location._classifier import SingleLocationClassifier
-from eigenheads.estimators._location._regressor import SingleLocationRegressor
-from eigenheads.estimators._location._search import (
+from eigenheads.estimators._location._estimators import (
+    SingleLocationClassifier,
     SingleLocationClassifierCV,
+    SingleLocationRegressor,
     SingleLocationRegressorCV,
 )
 

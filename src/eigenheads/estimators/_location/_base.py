@@ -5,10 +5,10 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
@@ -99,36 +99,50 @@ class AbstractSingleLocation(BaseEstimator):
     _heads: tuple[str, ...] = HEADS
     class_weight: Any = None
 
-    def __init__(
+    head: str
+    alpha: float | str
+    feature_map: Any
+    n_heads: int
+    l1_ratio: float
+    coherence: float
+    shrinkage: float | None
+    fit_intercept: bool
+    n_random_starts: int
+    max_iter: int
+    tol: float
+    random_state: int | np.random.RandomState | None
+    verbose: int
+
+    def fit(
         self,
-        *,
-        head: str = "auto",
-        alpha: float | str = "auto",
-        feature_map: Any = "auto",
-        n_heads: int = 1,
-        l1_ratio: float = 0.0,
-        coherence: float = 1.0,
-        shrinkage: float | None = None,
-        fit_intercept: bool = True,
-        n_random_starts: int = 0,
-        max_iter: int = 1000,
-        tol: float = 1e-4,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.head = head
-        self.alpha = alpha
-        self.feature_map = feature_map
-        self.n_heads = n_heads
-        self.l1_ratio = l1_ratio
-        self.coherence = coherence
-        self.shrinkage = shrinkage
-        self.fit_intercept = fit_intercept
-        self.n_random_starts = n_random_starts
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-        self.verbose = verbose
+        X: Any,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Fit keys, values and intercepts.
+
+        Parameters
+        ----------
+        X : list of arrays of shape (n_tokens, n_features), array, or batches
+            Bags; see the Notes of :class:`SingleLocationRegressor`.
+
+        y : array-like of shape (n_bags,) or (n_bags, n_outputs)
+            Targets: numbers, or classes, or zeros and ones with one column per label;
+            None when batches bring their own.
+
+        sample_weight : array-like of shape (n_bags,), default=None
+            Weights of the bags.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+        """
+        self._check_parameters()
+        encoding = self._encoding(y)
+        self._fit_head(X, y, sample_weight, encoding)
+        self._keep_targets(encoding)
+        return self
 
     def attention(self, X: Any) -> list[NDArray[np.floating]]:
         """Return the weights that the head gives to the tokens of each bag.
@@ -339,6 +353,10 @@ class AbstractSingleLocation(BaseEstimator):
         with threadpool_limits(limits=1, user_api="blas"):
             data, _ = self._ordered(data_in_memory(batch), encoding.kind)
             return choose(self._views(data, encoding.kind))
+
+    @abstractmethod
+    def _keep_targets(self, encoding: Any) -> None:
+        """Keep what the fitted estimator tells about the targets."""
 
     @abstractmethod
     def _encoding(self, y: Any) -> Encoding:
