@@ -56,7 +56,7 @@ from eigenheads.estimators._location._data import (
     in_class_order,
     streamed_data,
 )
-from eigenheads.estimators._location._fit import fit_heads, prepare, solution_of
+from eigenheads.estimators._location._fit import prepare
 from eigenheads.estimators._location._head import (
     HEADS,
     attention_weights,
@@ -70,11 +70,11 @@ from eigenheads.estimators._location._prepare import (
     standardise,
 )
 from eigenheads.estimators._location._stack import (
-    Candidate,
     Stack,
     View,
     choose,
     fit_stack,
+    one_head,
 )
 from eigenheads.estimators._parameters import check_verbose
 
@@ -455,24 +455,12 @@ class AbstractSingleLocation(BaseEstimator):
         with threadpool_limits(limits=1, user_api="blas"):
             data, order = self._ordered(data, kind)
             views = self._views(data, kind)
-            self._metric = None
-            if self.head == "radial":
-                self._metric = views[0].state.coordinates.precision()
             if self.alpha == "auto":
                 stack = fit_stack(views, self._given_choice or choose(views))
                 self.selection_ = [asdict(one) for one in stack.candidates]
             else:
-                state, alpha = views[0].state, float(self.alpha)
-                only = Candidate(0, "attention", self._one_head, 1.0, alpha)
-                solution = solution_of(fit_heads(state))
-                only = replace(only, weight=1.0, share=1.0)
-                none = np.zeros(data.n_outputs)
-                stack = Stack(none, none, [only], [(only, solution)])
+                stack = fit_stack(views, one_head(views, float(self.alpha)))
         self._keep(stack, order, encoding, dtype)
-
-    @property
-    def _one_head(self) -> str:
-        return "softmax" if self.head == "auto" else str(self.head)
 
     def _settings(self, kind: AbstractLoss, head: str) -> HeadSettings:
         return HeadSettings(
@@ -502,7 +490,7 @@ class AbstractSingleLocation(BaseEstimator):
         unit, shift = encoding.units()
         intercepts = np.zeros(len(order))
         intercepts[places] = turn * stack.intercepts
-        self._members, shares = [], []
+        self._members = []
         for candidate, solution in stack.members:
             ordered = solution.with_outputs(places, int(self.n_heads))
             scale = turn * candidate.sign * candidate.weight
@@ -520,7 +508,6 @@ class AbstractSingleLocation(BaseEstimator):
                     solution.precision,
                 )
             )
-            shares.append(candidate)
         intercepts = shift + unit * intercepts
         self._keep_leading(stack, intercepts, dtype)
         self._warn(stack)
@@ -531,19 +518,14 @@ class AbstractSingleLocation(BaseEstimator):
         """Keep the coefficients of the member with the largest share of the outputs."""
         chosen = [candidate for candidate, _ in stack.members]
         attention = sum(c.share for c in chosen if c.pooling == "attention")
-        self.pooling_ = "attention" if attention >= 0.5 else "mean"
-        n_outputs = len(intercepts)
-        if not chosen:
-            self.pooling_, width = "none", self._maps_width(0)
-            width += self._one_head in ("radial", "sigmoid")
-            zeros = np.zeros((int(self.n_heads) * (1 + n_outputs), width))
-            center = np.zeros(self._maps_width(0))
-            head, units = self._one_head, np.ones(n_outputs)
-            self._leading = Member(0, head, zeros, units, center, self._metric)
-            self.alpha_, self.output_scale_ = float("nan"), 0.0
-            self.n_iter_, self.objective_, self.start_ = 1, float("nan"), "none"
-        else:
-            self._choose_leading(stack)
+        self.pooling_ = "attention" if attention >= 0.5 else chosen[-1].pooling
+        of_kind = [i for i, c in enumerate(chosen) if c.pooling == self.pooling_]
+        best = max(of_kind, key=lambda i: chosen[i].share)
+        self.alpha_, self.output_scale_ = chosen[best].alpha, chosen[best].weight
+        solution = stack.members[best][1]
+        self.n_iter_, self.objective_ = solution.n_iter, solution.objective
+        self.start_ = solution.start
+        self._leading, n_outputs = self._members[best], len(intercepts)
         leading = self._leading
         if self._maps[leading.view] is not None:
             self.feature_map_ = self._maps[leading.view].transformer
@@ -566,23 +548,9 @@ class AbstractSingleLocation(BaseEstimator):
         self.coef_key_ = (keys[0] if len(keys) == 1 else keys).astype(dtype)
         self._keep_values(values.astype(dtype), intercepts)
 
-    def _choose_leading(self, stack: Stack) -> None:
-        chosen = [candidate for candidate, _ in stack.members]
-        of_kind = [i for i, c in enumerate(chosen) if c.pooling == self.pooling_]
-        best = max(of_kind, key=lambda i: chosen[i].share)
-        solution = stack.members[best][1]
-        self._leading = self._members[best]
-        self.alpha_, self.output_scale_ = chosen[best].alpha, chosen[best].weight
-        self.n_iter_, self.objective_ = solution.n_iter, solution.objective
-        self.start_ = solution.start
-
     @abstractmethod
     def _keep_values(self, values: FloatArray, intercepts: FloatArray) -> None:
         """Keep values (heads, outputs, features) and intercepts in public shapes."""
-
-    def _maps_width(self, view: int) -> int:
-        feature_map = self._maps[view]
-        return self.n_features_in_ if feature_map is None else feature_map.width
 
     def _shrinkage(self) -> float | None:
         # Less than this is less than the rounding errors of a correlation.
@@ -596,7 +564,7 @@ class AbstractSingleLocation(BaseEstimator):
                     f"{solution.n_iter} iterations without converging. Raise "
                     "`max_iter`, `tol` or `alpha`.",
                     ConvergenceWarning,
-                    stacklevel=5,
+                    stacklevel=6,
                 )
                 return
 

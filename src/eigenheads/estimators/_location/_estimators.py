@@ -423,14 +423,32 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         Factors of the weights of bags by class; ``"balanced"`` gives every class the
         same total weight. Not for several labels per bag.
 
-    l1_ratio, coherence, shrinkage
-        Shape of the penalty; see :class:`SingleLocationRegressor`.
+    l1_ratio : float, default=0.0
+        Share of the L1 norm of the standardised coefficients in the penalty.
+
+    coherence : float, default=1.0
+        Weight of the penalty that holds the key to the mean attended token.
+
+    shrinkage : float or None, default=None
+        Weight of the identity beside the correlation in the metric; None means 3.
 
     fit_intercept : bool, default=True
         Whether to fit :math:`b_c`.
 
-    n_random_starts, max_iter, tol, random_state, verbose
-        Of the optimiser; see :class:`SingleLocationRegressor`.
+    n_random_starts : int, default=0
+        Number of random directions of the key to try beside those from moments.
+
+    max_iter : int, default=1000
+        Largest number of iterations of each stage of the optimiser.
+
+    tol : float, default=0.0001
+        The optimiser stops when no entry of the gradient is larger.
+
+    random_state : int, RandomState instance or None, default=None
+        Source of the random starts.
+
+    verbose : int, default=0
+        If positive, print the objective of every start.
 
     Attributes
     ----------

@@ -14,7 +14,7 @@ zero predict the mean; candidates that are equally good share their weight.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -69,7 +69,8 @@ _LEAST_SHARE = 0.02
 class Candidate:
     """A fit to choose, its out-of-fold score and its weight.
 
-    `view` counts the feature maps. `score` is the share of the loss of the best
+    `view` counts the feature maps; `start` is that of a head: the best of all by the
+    targets, or the principal direction. `score` is the share of the loss of the best
     constant that the candidate removes by itself; for squared loss it is :math:`R^2`.
     `share` is the part of the spread of the outputs that is its own.
     """
@@ -79,6 +80,7 @@ class Candidate:
     head: str
     sign: float
     alpha: float
+    start: str = "screened"
     score: float = np.nan
     weight: float = 0.0
     share: float = 0.0
@@ -88,11 +90,6 @@ class Candidate:
         kind = "mean pooling" if self.pooling == "mean" else f"{self.head} head"
         sign = " of the other class" if self.sign < 0 else ""
         return f"map {self.view}, {kind}{sign}, alpha {self.alpha:.3g}"
-
-    @property
-    def name(self) -> tuple[int, str, str, float, float]:
-        """Key of the fit, without what was measured on it."""
-        return self.view, self.pooling, self.head, self.sign, self.alpha
 
 
 @dataclass(frozen=True)
@@ -122,17 +119,18 @@ class View:
 
 @dataclass(frozen=True)
 class Stack:
-    """Chosen candidates with their weights.
+    """Chosen candidates with their weights, and their solutions on each fold.
 
     Their outputs, relative to the constant of least loss, are added to `intercepts`.
+    `members` are those that are fitted to all bags.
     """
 
     intercepts: FloatArray
     constant: FloatArray
     candidates: list[Candidate]
-    members: list[tuple[Candidate, HeadSolution]]
+    solutions: list[list[FloatArray]]
     score: float = 0.0
-    solutions: dict[tuple[int, str, str, float, float], list[FloatArray]] | None = None
+    members: list[tuple[Candidate, HeadSolution]] = field(default_factory=list)
 
 
 def choose(views: list[View]) -> Stack:
@@ -141,15 +139,11 @@ def choose(views: list[View]) -> Stack:
     settings, first = views[0].state.settings, samples[0]
     # Folds are read off plain tokens: whitened, equal bags may differ in last digits.
     member, n_different = fold_of_bag(views[0].plain.data.sample(len(first.bags)))
-    n_outputs = views[0].state.data.n_outputs
-    constant = _constant(first, views[0].state)
     if n_different < _FEWEST_BAGS or int(member.max()) < 1:
-        head, sign = views[0].heads[0]
-        alpha = _penalties(settings)[0][0]
-        only = Candidate(0, "attention", head, sign, alpha, weight=1.0, share=1.0)
-        return Stack(constant, constant, [only], [], 0.0, {})
+        return one_head(views, _penalties(settings)[0][0])
+    n_outputs = views[0].state.data.n_outputs
     outputs = dict[Candidate, FloatArray]()
-    solutions = dict[tuple[int, str, str, float, float], list[FloatArray]]()
+    solutions = dict[Candidate, list[FloatArray]]()
     constants = np.zeros((len(member), n_outputs))
     for fold in range(int(member.max()) + 1):
         inside, others = np.flatnonzero(member == fold), np.flatnonzero(member != fold)
@@ -158,16 +152,24 @@ def choose(views: list[View]) -> Stack:
             for candidate, flat, held_out in _fold_fits(
                 index, view, sample, inside, others
             ):
-                solutions.setdefault(candidate.name, []).append(flat)
+                solutions.setdefault(candidate, []).append(flat)
                 table = outputs.setdefault(candidate, np.zeros(constants.shape))
                 table[inside] = held_out - constants[inside]
     return _weighted(outputs, constants, first, views[0].state, solutions)
 
 
+def one_head(views: list[View], alpha: float) -> Stack:
+    """Return a single head with a given penalty."""
+    head, sign = views[0].heads[0]
+    only = Candidate(0, "attention", head, sign, alpha, weight=1.0, share=1.0)
+    none = np.zeros(views[0].state.data.n_outputs)
+    return Stack(none, none, [only], [[]])
+
+
 def fit_stack(views: list[View], stack: Stack) -> Stack:
     """Fit the chosen candidates to all bags, from their solutions on the folds."""
-    members, solutions = [], stack.solutions or {}
-    for candidate in stack.candidates:
+    members = []
+    for candidate, given in zip(stack.candidates, stack.solutions, strict=True):
         if candidate.weight <= 0:
             continue
         view = views[candidate.view]
@@ -175,11 +177,32 @@ def fit_stack(views: list[View], stack: Stack) -> Stack:
             solution = _pooled_solution(view, candidate.alpha)
         else:
             state = _of_head(view.state, candidate.head, candidate.sign)
-            given = tuple(solutions.get(candidate.name, ()))
-            state = replace(state.with_alpha(candidate.alpha), given=given)
+            state = replace(state.with_alpha(candidate.alpha), given=tuple(given))
             solution = solution_of(fit_heads(state))
         members.append((candidate, solution))
+    if not members:
+        head = views[0].heads[0][0]
+        constant = Candidate(0, "none", head, sign=1.0, alpha=np.nan)
+        members = [(constant, _zero_solution(views[0]))]
     return replace(stack, members=members)
+
+
+def _zero_solution(view: View) -> HeadSolution:
+    """Return a head of zeros, for a constant output."""
+    state, width = view.state, len(view.state.coordinates.mean)
+    head, n_outputs = state.settings.head, state.data.n_outputs
+    n_columns = width + (head in ("radial", "sigmoid"))
+    return HeadSolution(
+        head=head,
+        rows=np.zeros((1 + n_outputs, n_columns)),
+        intercepts=np.zeros(n_outputs),
+        center=np.zeros(width),
+        precision=state.coordinates.precision() if head == "radial" else None,
+        objective=np.nan,
+        n_iter=1,
+        converged=True,
+        start="none",
+    )
 
 
 def _samples(views: list[View]) -> list[LabelledBags]:
@@ -238,9 +261,9 @@ def _fold_fits(
     )
     held_out = sample.take(inside).bags
     for head, sign in view.heads:
-        for fit in _heads(_of_head(state, head, sign)):
+        for start, fit in _heads(index, _of_head(state, head, sign)):
             alpha = fit.settings.alpha
-            candidate = Candidate(index, "attention", head, sign, alpha)
+            candidate = Candidate(index, "attention", head, sign, alpha, start)
             yield candidate, fit.minimum, sign * _outputs(fit, held_out)
     rows = _sampled_means(view, sample)
     alphas = _pooling_alphas(rows, sample.weights, settings.kind)
@@ -250,8 +273,13 @@ def _fold_fits(
         yield candidate, values, rows[inside] @ values.T + intercepts
 
 
-def _heads(state: FitState) -> Iterator[FitState]:
-    """Yield the head with every penalty, each started at the one before in its row."""
+def _heads(index: int, state: FitState) -> Iterator[tuple[str, FitState]]:
+    """Yield the head with every penalty, each started at the one before in its row.
+
+    A few numbers in many features can be fitted from any start, so that the best of
+    them says little. The principal direction needs no targets: for numbers, on the
+    features as given, the head that starts there is a candidate, with two penalties.
+    """
     first: FitState | None = None
     for path in _penalties(state.settings):
         given: tuple[FloatArray, ...] = ()
@@ -261,7 +289,17 @@ def _heads(state: FitState) -> Iterator[FitState]:
                 continue
             fit = fit_heads(replace(state.with_alpha(alpha), given=given))
             first, given = first or fit, (fit.minimum,)
-            yield fit
+            yield "screened", fit
+    starts = first.profiles if first else []
+    principal = [start for start in starts if start.name == "principal"]
+    if not principal or index > 0 or state.settings.kind != SQUARED:
+        return
+    given = ()
+    for alpha in _penalties(state.settings)[-1][:2]:
+        here = replace(state.with_alpha(alpha), given=given, profiles=principal)
+        fit = fit_heads(here)
+        given = (fit.minimum,)
+        yield "principal", fit
 
 
 def _outputs(fit: FitState, bags: Bags) -> FloatArray:
@@ -373,7 +411,7 @@ def _weighted(
     constants: FloatArray,
     sample: LabelledBags,
     state: FitState,
-    solutions: dict[tuple[int, str, str, float, float], list[FloatArray]],
+    solutions: dict[Candidate, list[FloatArray]],
 ) -> Stack:
     """Return the candidates with their weights, by their outputs on held-out bags."""
     kind, has_intercept = state.settings.kind, state.settings.has_intercept
@@ -439,7 +477,7 @@ def _weighted(
         )
     constant = _constant(sample, state)
     score = 1 - mean_loss(added) / (none or 1.0)
-    return Stack(constant + shift, constant, chosen, [], score, solutions)
+    return Stack(constant + shift, constant, chosen, list(solutions.values()), score)
 
 
 def _best_size(mean_loss: Callable[[FloatArray], float], table: FloatArray) -> float:
