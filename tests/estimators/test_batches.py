@@ -82,7 +82,7 @@ def assert_same(one, other):
         {"head": "radial"},
         {"head": "erf"},
         {**LINEAR, "fit_intercept": False},
-        {**LINEAR, "coherence": 0.0, "n_random_starts": 1, "random_state": 0},
+        {**LINEAR, "coherence": 0.0},
         {"l1_ratio": 0.3, "alpha": 1e-3},
     ],
 )

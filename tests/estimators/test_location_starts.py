@@ -38,7 +38,7 @@ def state_of(rng, *, decoy=1.0, n=5000):
     bags = Bags(tokens.reshape(-1, LAW.d) @ turn, LAW.n_tokens * np.arange(n + 1))
     y = y - y.mean()
     data = data_in_memory(LabelledBags(bags, y, y[:, None], np.ones(n)))
-    state = FitState(data, SETTINGS, np.zeros((0, LAW.d)), print)
+    state = FitState(data, SETTINGS, print)
     return prepare(state), LAW.key_direction @ turn
 
 

@@ -24,6 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 from eigenheads._checks import check_choice
 from eigenheads._limits import check_largest
 from eigenheads._typing import FloatArray
+from eigenheads.estimators._bag_order import orders_by_content
 from eigenheads.estimators._bag_targets import (
     read_labels,
     read_numbers,
@@ -32,7 +33,6 @@ from eigenheads.estimators._bag_targets import (
 )
 from eigenheads.estimators._bags import Bags, check_is_no_table, read_bags
 from eigenheads.estimators._feature_maps import RBFFeatures
-from eigenheads.estimators._location._data import orders_by_content
 from eigenheads.estimators._parameters import check_has_fit
 
 POOLINGS = ("mean", "max", "logsumexp", "statistics", "kernel")

@@ -25,7 +25,6 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads._limits import check_largest
-from eigenheads._rng import random_source
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bag_targets import (
     LOGISTIC,
@@ -107,10 +106,8 @@ class AbstractSingleLocation(BaseEstimator):
     coherence: float
     shrinkage: float | None
     fit_intercept: bool
-    n_random_starts: int
     max_iter: int
     tol: float
-    random_state: int | np.random.RandomState | None
     verbose: int
 
     def fit(
@@ -139,9 +136,20 @@ class AbstractSingleLocation(BaseEstimator):
             The fitted estimator.
         """
         self._check_parameters()
+        check_is_no_groupby(X)
         encoding = self._encoding(y)
-        self._fit_head(X, y, sample_weight, encoding)
-        self._keep_targets(encoding)
+        if not is_stream(X, y):
+            batch = self._labelled(X, y, sample_weight, encoding)
+            self._solve(data_in_memory(batch), encoding)
+            return self
+        with Batches(X, y, sample_weight) as batches:
+
+            def read() -> Iterator[tuple[Bags, NDArray[Any], FloatArray]]:
+                for index, (bags, targets, weights) in enumerate(batches):
+                    yield self._read(bags, targets, weights, reset=index == 0)
+
+            data = streamed_data(read, encoding, class_weight=self.class_weight)
+            self._solve(data, encoding)
         return self
 
     def attention(self, X: Any) -> list[NDArray[np.floating]]:
@@ -305,33 +313,10 @@ class AbstractSingleLocation(BaseEstimator):
         check_number("coherence", self.coherence, minimum=0.0, maximum=_MOST_COHERENT)
         if self.shrinkage is not None:
             check_positive("shrinkage", self.shrinkage)
-        check_count("n_random_starts", self.n_random_starts, minimum=0)
         check_count("max_iter", self.max_iter)
         check_positive("tol", self.tol)
         check_flag("fit_intercept", self.fit_intercept)
         check_verbose(self.verbose)
-
-    def _fit_head(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        encoding: Encoding,
-    ) -> None:
-        """Read the data, fit the head, and keep what was found."""
-        check_is_no_groupby(X)
-        if is_stream(X, y):
-            with Batches(X, y, sample_weight) as batches:
-
-                def read() -> Iterator[tuple[Bags, NDArray[Any], FloatArray]]:
-                    for index, (bags, targets, weights) in enumerate(batches):
-                        yield self._read(bags, targets, weights, reset=index == 0)
-
-                data = streamed_data(read, encoding, class_weight=self.class_weight)
-                self._solve(data, encoding)
-                return
-        batch = self._labelled(X, y, sample_weight, encoding)
-        self._solve(data_in_memory(batch), encoding)
 
     def _labelled(
         self, X: Any, y: Any, sample_weight: Any, encoding: Encoding
@@ -434,13 +419,11 @@ class AbstractSingleLocation(BaseEstimator):
                     return replace(bags, tokens=tokens)
 
                 mapped = replace(data.mapped(change), n_features=feature_map.width)
-            shape = int(self.n_random_starts), mapped.n_features
-            random = random_source(self.random_state).standard_normal(shape)
             settings = self._settings(kind, heads[0][0])
             if views:
                 # No elliptical law: attended tokens do not show the key.
                 settings = replace(settings, coherence=0.0)
-            begun = FitState(mapped, settings, random, self._report)
+            begun = FitState(mapped, settings, self._report)
             state = prepare(begun)
             centred = replace(begun, settings=replace(settings, head="softmax"))
             # On the last view, kernel features if there are any, also log-sum-exp.
@@ -461,15 +444,18 @@ class AbstractSingleLocation(BaseEstimator):
             else:
                 stack = fit_stack(views, one_head(views, float(self.alpha)))
         self._keep(stack, order, encoding, dtype)
+        self._keep_targets(encoding)
 
     def _settings(self, kind: AbstractLoss, head: str) -> HeadSettings:
+        # Less than this is less than the rounding errors of a correlation.
+        shrinkage = None if self.shrinkage is None else max(self.shrinkage, 1e-12)
         return HeadSettings(
             head=head,
             kind=kind,
             alpha=0.0 if self.alpha == "auto" else float(self.alpha),
             l1_ratio=float(self.l1_ratio),
             coherence=float(self.coherence),
-            shrinkage=self._shrinkage(),
+            shrinkage=shrinkage,
             has_intercept=bool(self.fit_intercept),
             max_iter=int(self.max_iter),
             tol=float(self.tol),
@@ -552,10 +538,6 @@ class AbstractSingleLocation(BaseEstimator):
     def _keep_values(self, values: FloatArray, intercepts: FloatArray) -> None:
         """Keep values (heads, outputs, features) and intercepts in public shapes."""
 
-    def _shrinkage(self) -> float | None:
-        # Less than this is less than the rounding errors of a correlation.
-        return None if self.shrinkage is None else max(float(self.shrinkage), 1e-12)
-
     def _warn(self, stack: Stack) -> None:
         for _, solution in stack.members:
             if not solution.converged:
@@ -564,7 +546,7 @@ class AbstractSingleLocation(BaseEstimator):
                     f"{solution.n_iter} iterations without converging. Raise "
                     "`max_iter`, `tol` or `alpha`.",
                     ConvergenceWarning,
-                    stacklevel=6,
+                    stacklevel=5,
                 )
                 return
 

@@ -101,8 +101,7 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         Share of the L1 norm of the standardised coefficients in the penalty. The
         remainder is half a mean of the variance of the scores and readouts of the
         tokens and, with weight `shrinkage`, of the squared norm of the standardised
-        coefficients. A positive
-        share makes coefficients exactly zero.
+        coefficients. A positive share makes coefficients exactly zero.
 
     coherence : float, default=1.0
         Weight of a penalty on the component of the key that is orthogonal, in whitened
@@ -119,19 +118,12 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     fit_intercept : bool, default=True
         Whether to fit :math:`b`.
 
-    n_random_starts : int, default=0
-        Number of random directions of the key to try, in addition to the starts from
-        moments.
-
     max_iter : int, default=1000
         Largest number of iterations of each stage of the optimiser.
 
     tol : float, default=0.0001
         The optimiser stops when no entry of the gradient, in whitened coordinates, is
         larger.
-
-    random_state : int, RandomState instance or None, default=None
-        Source of the random starts.
 
     verbose : int, default=0
         If positive, print the objective of every start.
@@ -161,11 +153,8 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         :math:`P`, the inverse of the mean of the pooled covariance and its diagonal,
         with weights 1 and `shrinkage`; above 2 000 features, that of the variances.
 
-    target_range_ : tuple of float or ndarray
-        Least and largest training target, per output.
-
-    feature_range_ : tuple of ndarray of shape (n_features,)
-        Least and largest value of each feature of the training tokens.
+    target_range_, feature_range_ : tuple of float or ndarray
+        Least and largest training target per output, and value per feature.
 
     pooling_ : {"attention", "mean", "none"}
         ``"mean"`` if most of the output is that of mean pooling (the key is zero), so
@@ -212,21 +201,20 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     batches ``(bags, targets)`` or ``(bags, targets, weights)``: a callable that returns
     a new iterator, an object that can be iterated repeatedly, or an iterator, whose
     batches are kept in temporary files. A fit takes some tens of passes with one batch
-    in memory at a time, plus the attended tokens if they take less than 32 MB. The
-    solution is that of all bags at once, up to the order of sums.
+    in memory at a time.
 
     With ``alpha="auto"`` the candidates are the head and mean pooling (a key of zero),
     on the features and on kernel features, with several penalties. Their outputs on
     held-out bags (five folds) are added with the non-negative weights that minimise
     minus the log likelihood plus a price per weight, the non-negative garrote [2]_:
     weights of zero predict the mean, and equally good candidates share their weight.
-    Equal bags are in one fold. Large data are represented by a sample of bags for the
-    choice. Bags that belong together, such as several of one patient, need
-    :class:`SingleLocationRegressorCV` with groups instead.
+    For numbers, the head that starts at the pooled principal direction is a candidate
+    of its own. Large data are represented by a sample of bags. Bags that belong
+    together, such as several of one patient, need :class:`SingleLocationRegressorCV`
+    with groups.
 
-    The fit does not depend on the order of bags, tokens and columns, on the names of
-    the classes, nor on units: bags are sorted by content, and standardised tokens are
-    rounded to single precision, before anything is computed. A stream is not sorted.
+    The fit does not depend on the order of bags, tokens and columns, nor on names of
+    classes and units: bags are sorted by content first. A stream is not sorted.
 
     With ``head="radial"`` the score :math:`x_l \cdot k` becomes
 
@@ -238,16 +226,10 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     have a log likelihood ratio of this form, with :math:`P = \Sigma^{-1}` and
     :math:`c = 1 / \gamma^2 - 1`: only for :math:`\gamma = 1` is the best score linear.
 
-    A pass over the data costs O(n_tokens n_features); most passes read only the tokens
-    whose score is near the largest in their bag. With more features than tokens, the
-    fit is done in the span of the tokens, with equal result.
-
-    Starts are computed from moments: means of :math:`y \, (x \cdot v) \, x`, extreme
-    eigenvectors of the mean of :math:`y \, x x^\top`, the pooled principal direction
-    and :math:`v` itself. Finally, softmax and radial heads without L1 penalty keep the
-    direction of the key and choose its length: it minimises :math:`n \log(\text{loss})`
-    plus half the variance of the scores times `alpha` / 3e-5. Without noise in the
-    targets the attention becomes as concentrated as the tokens allow.
+    Softmax and radial heads without L1 penalty finally keep the direction of the key
+    and choose its length: it minimises :math:`n \log(\text{loss})` plus half the
+    variance of the scores times `alpha` / 3e-5. Without noise in the targets the
+    attention becomes as concentrated as the tokens allow.
 
     References
     ----------
@@ -284,10 +266,8 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         coherence: float = 1.0,
         shrinkage: float | None = None,
         fit_intercept: bool = True,
-        n_random_starts: int = 0,
         max_iter: int = 1000,
         tol: float = 1e-4,
-        random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
     ) -> None:
         self.head = head
@@ -298,10 +278,8 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         self.coherence = coherence
         self.shrinkage = shrinkage
         self.fit_intercept = fit_intercept
-        self.n_random_starts = n_random_starts
         self.max_iter = max_iter
         self.tol = tol
-        self.random_state = random_state
         self.verbose = verbose
         self.extrapolation = extrapolation
 
@@ -435,17 +413,11 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
     fit_intercept : bool, default=True
         Whether to fit :math:`b_c`.
 
-    n_random_starts : int, default=0
-        Number of random directions of the key to try beside those from moments.
-
     max_iter : int, default=1000
         Largest number of iterations of each stage of the optimiser.
 
     tol : float, default=0.0001
         The optimiser stops when no entry of the gradient is larger.
-
-    random_state : int, RandomState instance or None, default=None
-        Source of the random starts.
 
     verbose : int, default=0
         If positive, print the objective of every start.
@@ -503,10 +475,8 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         coherence: float = 1.0,
         shrinkage: float | None = None,
         fit_intercept: bool = True,
-        n_random_starts: int = 0,
         max_iter: int = 1000,
         tol: float = 1e-4,
-        random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
     ) -> None:
         self.head = head
@@ -517,10 +487,8 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         self.coherence = coherence
         self.shrinkage = shrinkage
         self.fit_intercept = fit_intercept
-        self.n_random_starts = n_random_starts
         self.max_iter = max_iter
         self.tol = tol
-        self.random_state = random_state
         self.verbose = verbose
         self.class_weight = class_weight
 
@@ -661,11 +629,8 @@ _PARAMETERS = """
     cv_results_ : list of dict
         All candidates: `feature_map`, `head`, `pooling`, `alpha` and `score`.
 
-    n_features_in_ : int
-        Width of a token.
-
-    feature_names_in_ : ndarray of shape (n_features,)
-        Names of the features, when the bags were DataFrames.
+    n_features_in_, feature_names_in_ : int, ndarray of shape (n_features,)
+        Width of a token, and names of the features of a DataFrame.
 
     Notes
     -----
@@ -741,31 +706,23 @@ class AbstractSingleLocationCV(BaseEstimator):
             fail("X", "bags in memory", Got("batches"), hint=hint)
         settings = self._settings()
         folds = self._folds(X, y, groups)
-        found: list[tuple[AbstractSingleLocation, Stack]] = []
-        self.cv_results_ = []
+        choices, self.cv_results_ = list[Stack](), list[dict[str, Any]]()
         for setting in settings:
             model = self._estimator(**setting)
             choice = model._choose(X, y, sample_weight, folds)
-            found.append((model, choice))
-            self.cv_results_ += [
-                {
-                    **setting,
-                    "pooling": candidate.pooling,
-                    "alpha": candidate.alpha,
-                    "score": candidate.score,
-                }
-                for candidate in choice.candidates
-            ]
+            choices.append(choice)
+            for one in choice.candidates:
+                row = {"pooling": one.pooling, "alpha": one.alpha, "score": one.score}
+                self.cv_results_.append(setting | row)
             model.verbose = self.verbose
             model._report(f"{setting}: out-of-fold score {choice.score:.4f}")
-            model.verbose = 0
         # The first of equal scores: the simplest settings are named first.
-        best = max(range(len(found)), key=lambda i: (_score(found[i][1]), -i))
-        model, choice = found[best]
-        model._given_choice = choice
+        best = max(range(len(choices)), key=lambda i: (choices[i].score, -i))
+        model = self._estimator(**settings[best])
+        model._given_choice = choices[best]
         self.best_estimator_ = model.fit(X, y, sample_weight)
         model._given_choice = None
-        self.best_params_, self.best_score_ = settings[best], _score(choice)
+        self.best_params_, self.best_score_ = settings[best], choices[best].score
         for name in ("n_features_in_", "feature_names_in_", "classes_"):
             if hasattr(model, name):
                 setattr(self, name, getattr(model, name))
@@ -796,33 +753,21 @@ class AbstractSingleLocationCV(BaseEstimator):
         is_classifier = isinstance(self, ClassifierMixin)
         given = without_traps("cv", self.cv)
         splitter = check_cv(given, targets, classifier=is_classifier)
-        folds = np.full(len(targets), -1, dtype=np.int64)
-        splits = self._held_out(splitter, rows, targets, groups)
-        for fold, held_out in enumerate(splits):
-            if (folds[held_out] >= 0).any():
-                hint = "Use KFold, StratifiedKFold or GroupKFold."
-                got = Got(f"{splitter!r}, which holds bags out repeatedly")
-                fail("cv", "a partition", got, hint=hint)
-            folds[held_out] = fold
-        if not folds.any():
-            got = Got(f"{splitter!r}, which has one fold")
-            fail("cv", "at least two folds", got)
-        if (folds < 0).any():
-            got = Got(f"{splitter!r}, which never holds out some bags")
-            fail("cv", "a partition", got)
-        return folds
-
-    def _held_out(
-        self, splitter: Any, rows: Any, targets: Any, groups: Any
-    ) -> list[NDArray[np.int64]]:
-        """Return the numbers of the bags that each split holds out, or raise."""
         try:
             every = splitter.split(rows, targets, groups)
-            found = [np.arange(len(rows))[held_out] for _, held_out in every]
+            splits = [np.arange(len(rows))[held_out] for _, held_out in every]
         except (TypeError, IndexError):
             contract = "None, an integer, a splitter, or pairs of rows (train, test)"
             fail("cv", contract, self.cv)
-        return found
+        folds = np.full(len(targets), -1, dtype=np.int64)
+        for fold, held_out in enumerate(splits):
+            folds[held_out] = fold
+        is_partition = folds.min() >= 0 and sum(map(len, splits)) == len(folds)
+        if not is_partition or len(splits) < 2:
+            hint = "Use KFold, StratifiedKFold or GroupKFold."
+            contract = "a partition: at least two folds, each bag held out once"
+            fail("cv", contract, Got(repr(splitter)), hint=hint)
+        return folds
 
     attention = _of_best(AbstractSingleLocation.attention)
     locate = _of_best(AbstractSingleLocation.locate)
@@ -843,10 +788,6 @@ def _is_plain(feature_map: Any) -> bool:
     return feature_map is None or (
         isinstance(feature_map, str) and feature_map == "auto"
     )
-
-
-def _score(choice: Stack) -> float:
-    return choice.score
 
 
 class SingleLocationRegressorCV(RegressorMixin, AbstractSingleLocationCV):

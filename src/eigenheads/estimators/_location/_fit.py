@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve
-from scipy.linalg.lapack import dposv
 from scipy.optimize import OptimizeResult
 from scipy.sparse.linalg import LinearOperator, eigsh
 
@@ -73,8 +71,6 @@ def find_starts(state: FitState) -> FitState:
     if state.given or state.profiles:
         return state
     directions = _directions(state)
-    for index, direction in enumerate(state.random_directions):
-        directions[f"random {index}"] = [direction]
     if state.radius is not None:
         for candidates in directions.values():
             for direction in candidates:
@@ -198,7 +194,7 @@ def _constant_direction(state: FitState) -> FloatArray:
     last = np.eye(1, state.data.n_features, state.data.n_features - 1)[0]
     if state.coordinates.whitening is None:
         return last
-    return np.asarray(solve(state.coordinates.whitening, last))
+    return np.asarray(np.linalg.solve(state.coordinates.whitening, last))
 
 
 def _tied_profiles(
@@ -276,23 +272,12 @@ class Equations:
             table, aims = np.concatenate(self._rows), np.concatenate(self._aims)
             gram = table @ table.T
             gram.flat[:: len(gram) + 1] += amount
-            return np.asarray(table.T @ solve_positive(gram, aims))
+            return np.asarray(table.T @ np.linalg.solve(gram, aims))
         if self._rows:
             self._fold()
         gram = self._gram.copy()
         gram.flat[:: len(gram) + 1] += amount
-        return solve_positive(gram, self._cross)
-
-
-def solve_positive(matrix: FloatArray, aims: FloatArray) -> FloatArray:
-    """Solve with a positive definite matrix, without the checks of SciPy.
-
-    For a small matrix they take ten times as long as the solution.
-    """
-    _, solution, info = dposv(matrix, aims)
-    if info:
-        return np.asarray(solve(matrix, aims, assume_a="sym"))
-    return np.asarray(solution).reshape(aims.shape)
+        return np.asarray(np.linalg.solve(gram, self._cross))
 
 
 # --- From a start to the minimum -----------------------------------------------------
@@ -583,11 +568,11 @@ class HeadSolution:
     rows: FloatArray
     intercepts: FloatArray
     center: FloatArray
-    precision: FloatArray | None
-    objective: float
-    n_iter: int
-    converged: bool
-    start: str
+    precision: FloatArray | None = None
+    objective: float = np.nan
+    n_iter: int = 1
+    converged: bool = True
+    start: str = "none"
 
     def with_outputs(self, places: NDArray[np.int64], n_heads: int) -> "HeadSolution":
         """Return the solution with outputs moved to other places, and all heads."""

@@ -69,21 +69,25 @@ def head_outputs(
     ``logsumexp`` reads the value only: its output is the logarithm of the mean
     exponential of the readouts.
     """
-    return np.asarray(sum(_parts(bags, rows, n_outputs, head)))
+    heads = _forward(bags, bags.products(rows), n_outputs, head)
+    return np.asarray(sum(part for _, _, part in heads))
 
 
-def _parts(
-    bags: Bags, rows: NDArray[Any], n_outputs: int, head: str
-) -> list[NDArray[Any]]:
-    products, parts = bags.products(rows), list[NDArray[Any]]()
-    for base in range(0, len(rows), 1 + n_outputs):
+def _forward(
+    bags: Bags, products: FloatArray, n_outputs: int, head: str
+) -> list[tuple[FloatArray, NDArray[Any], NDArray[Any]]]:
+    """Return readouts and weights of the tokens, and outputs of the bags, per head."""
+    heads = []
+    for base in range(0, products.shape[1], 1 + n_outputs):
         readouts = products[:, base + 1 : base + 1 + n_outputs]
         if head == "logsumexp":
-            parts.append(log_mean_exp(bags, readouts[:, 0])[:, None])
-            continue
-        weights = attention_weights(bags, products[:, base], head=head)
-        parts.append(bags.sums(weights[:, None] * readouts))
-    return parts
+            weights = attention_weights(bags, readouts[:, 0], head=head)
+            part = log_mean_exp(bags, readouts[:, 0])[:, None]
+        else:
+            weights = attention_weights(bags, products[:, base], head=head)
+            part = bags.sums(weights[:, None] * readouts)
+        heads.append((readouts, weights, part))
+    return heads
 
 
 def deciding_tokens(
@@ -125,25 +129,14 @@ def head_loss(
         Weights of the tokens, and loss of the outputs.
     """
     products, n_outputs = bags.products(rows), len(intercepts)
-    bases = range(0, len(rows), 1 + n_outputs)
-    outputs = np.zeros((len(bags), n_outputs)) + intercepts
-    attended = []
-    # Forward: scores and readouts of the tokens, weights, outputs of the bags.
-    for base in bases:
-        readouts = products[:, base + 1 : base + 1 + n_outputs]
-        if head == "logsumexp":
-            weights = attention_weights(bags, readouts[:, 0], head=head)
-            part = log_mean_exp(bags, readouts[:, 0])[:, None]
-        else:
-            weights = attention_weights(bags, products[:, base], head=head)
-            part = bags.sums(weights[:, None] * readouts)
-        outputs += part
-        attended.append((readouts, weights, part))
+    heads = _forward(bags, products, n_outputs, head)
+    outputs = sum(part for _, _, part in heads) + intercepts
     loss = float(shares @ kind.per_bag(outputs, targets))
     # Backward: from the outputs to scores and readouts, then to keys and values.
     slopes = -shares[:, None] * kind.residuals(outputs, targets)
     spread, pulls = bags.spread(slopes), np.zeros(products.shape)
-    for base, (readouts, weights, part) in zip(bases, attended, strict=True):
+    for index, (readouts, weights, part) in enumerate(heads):
+        base = index * (1 + n_outputs)
         pulls[:, base + 1 : base + 1 + n_outputs] = weights[:, None] * spread
         if head == "logsumexp":
             continue
@@ -201,11 +194,10 @@ class PenalisedLoss:
         size = self.shape[0] * self.shape[1]
         return flat[:size].reshape(self.shape), flat[size:]
 
-    def loss(
-        self, rows: FloatArray, intercepts: FloatArray
-    ) -> tuple[float, FloatArray, FloatArray]:
-        """Return the mean loss over all data and its gradients, in one pass."""
-        value, settings = 0.0, self.settings
+    def __call__(self, flat: FloatArray) -> tuple[float, FloatArray]:
+        """Return value and gradient, in one pass over the data."""
+        settings, value = self.settings, 0.0
+        rows, intercepts = self.split(flat)
         by_rows, by_intercepts = np.zeros(rows.shape), np.zeros(intercepts.shape)
         for batch in self.data.read():
             shares = batch.weights / self.data.weight
@@ -221,13 +213,6 @@ class PenalisedLoss:
             value += part
             by_rows += part_rows
             by_intercepts += part_intercepts
-        return value, by_rows, by_intercepts
-
-    def __call__(self, flat: FloatArray) -> tuple[float, FloatArray]:
-        """Return value and gradient."""
-        settings = self.settings
-        rows, intercepts = self.split(flat)
-        value, by_rows, by_intercepts = self.loss(rows, intercepts)
         measured = rows if self.metric is None else rows @ self.metric
         ridge = settings.alpha * (1 - settings.l1_ratio)
         value += 0.5 * ridge * float((measured * rows).sum())

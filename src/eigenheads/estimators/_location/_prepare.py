@@ -9,14 +9,12 @@ from numpy.typing import NDArray
 from scipy.optimize import OptimizeResult
 
 from eigenheads._typing import FloatArray
+from eigenheads.estimators._bag_order import MANY_NUMBERS, column_order, rounded
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location._data import (
-    MANY_NUMBERS,
     HeadSettings,
     LocationData,
-    column_order,
     in_standard_order,
-    rounded,
 )
 from eigenheads.estimators._location._head import RELATIVE, PenalisedLoss
 
@@ -72,11 +70,9 @@ class Coordinates:
         self, tokens: NDArray[Any], *, is_rounded: bool = True
     ) -> NDArray[Any]:
         """Return standardised tokens, their columns in the order of the coordinates."""
-        rows = (
-            rounded(tokens, self.mean, self.scale)
-            if is_rounded
-            else ((tokens - self.mean) / self.scale)
-        )
+        rows = (tokens - self.mean) / self.scale
+        if is_rounded:
+            rows = rounded(tokens, self.mean, self.scale)
         return np.ascontiguousarray(rows[:, self.order])
 
     def in_standardised(self, rows: FloatArray) -> FloatArray:
@@ -158,8 +154,6 @@ class FitState:
     ----------
     data, settings
         What is fitted; tokens are in the coordinates of the stage.
-    random_directions
-        Keys to try beside those from moments, one per row.
     report
         Called with a sentence on progress.
     coordinates
@@ -192,7 +186,6 @@ class FitState:
 
     data: LocationData
     settings: HeadSettings
-    random_directions: FloatArray
     report: Callable[[str], None]
     coordinates: Coordinates = _NO_COORDINATES
     radius: tuple[float, float] | None = None
@@ -327,9 +320,8 @@ def _with_column(state: FitState, column: Callable[[Bags], FloatArray]) -> FitSt
         added = column(bags).astype(bags.tokens.dtype)[:, None]
         return replace(bags, tokens=np.hstack([bags.tokens, added]))
 
-    directions = np.pad(state.random_directions, ((0, 0), (0, 1)))
     data = replace(state.data.mapped(widened), n_features=state.data.n_features + 1)
-    return replace(state, data=data, random_directions=directions)
+    return replace(state, data=data)
 
 
 def whiten(state: FitState) -> FitState:
@@ -449,7 +441,6 @@ def _in_span(state: FitState) -> FitState:
         coordinates=coordinates,
         principal=np.eye(1, width).ravel(),
         to_key=np.diag(_to_key(state.data, variances, shrinkage)),
-        random_directions=state.random_directions[:, :width],
     )
 
 

@@ -37,7 +37,7 @@ from eigenheads.estimators._location._fit import (
     fit_heads,
     solution_of,
 )
-from eigenheads.estimators._location._head import head_outputs
+from eigenheads.estimators._location._head import PenalisedLoss, head_outputs, minimise
 from eigenheads.estimators._location._prepare import FitState
 
 # Penalties of heads: the first from screened starts, each other one from the solution
@@ -198,10 +198,6 @@ def _zero_solution(view: View) -> HeadSolution:
         intercepts=np.zeros(n_outputs),
         center=np.zeros(width),
         precision=state.coordinates.precision() if head == "radial" else None,
-        objective=np.nan,
-        n_iter=1,
-        converged=True,
-        start="none",
     )
 
 
@@ -257,7 +253,7 @@ def _fold_fits(
         view.state,
         data=data_in_memory(sample.take(others)),
         settings=settings,
-        report=_silent,
+        report=lambda _: None,
     )
     held_out = sample.take(inside).bags
     for head, sign in view.heads:
@@ -265,7 +261,7 @@ def _fold_fits(
             alpha = fit.settings.alpha
             candidate = Candidate(index, "attention", head, sign, alpha, start)
             yield candidate, fit.minimum, sign * _outputs(fit, held_out)
-    rows = _sampled_means(view, sample)
+    rows = view.means[view.state.data.sampled(len(sample.bags))]
     alphas = _pooling_alphas(rows, sample.weights, settings.kind)
     fits = _pooled_fits(view.state, sample.take(others), rows[others], alphas)
     for alpha, values, intercepts in fits:
@@ -310,15 +306,7 @@ def _outputs(fit: FitState, bags: Bags) -> FloatArray:
     return head_outputs(bags, fit.rows, n_outputs, head=head) + fit.intercepts
 
 
-def _silent(message: str) -> None:
-    del message
-
-
 # --- Mean pooling: the head with a key of zero --------------------------------------
-
-
-def _sampled_means(view: View, sample: LabelledBags) -> FloatArray:
-    return view.means[view.state.data.sampled(len(sample.bags))]
 
 
 def _pooling_alphas(
@@ -360,26 +348,17 @@ def _pooled_fits(
             values = equations.ridge(alpha + 1e-12).T
             yield alpha, values, middle - values @ center
         return
-    size = n_outputs * rows.shape[1]
-    flat = np.zeros(size + n_outputs)
-    flat[size:] = _constant(batch, state)
-
+    # A bag of one token has one weight, whatever the key is: it stays zero.
+    bags = Bags(centred, np.arange(len(rows) + 1))
+    data = data_in_memory(replace(batch, bags=bags))
+    d = rows.shape[1]
+    flat = np.zeros((1 + n_outputs) * d + n_outputs)
+    flat[-n_outputs:] = _constant(batch, state)
     for alpha in sorted(alphas, reverse=True):
-
-        def loss(flat: FloatArray, alpha: float = alpha) -> tuple[float, FloatArray]:
-            values = flat[:size].reshape(n_outputs, -1)
-            outputs = centred @ values.T + flat[size:]
-            slopes = -shares[:, None] * settings.kind.residuals(outputs, batch.targets)
-            value = float(shares @ settings.kind.per_bag(outputs, batch.targets))
-            by_values = slopes.T @ centred + alpha * values
-            by_intercepts = slopes.sum(axis=0) * float(settings.has_intercept)
-            value += 0.5 * alpha * float((values**2).sum())
-            return value, np.concatenate([by_values.ravel(), by_intercepts])
-
-        options = {"maxiter": 200, "gtol": 1e-6, "ftol": 1e-10}
-        flat = minimize(loss, flat, jac=True, method="L-BFGS-B", options=options).x
-        values = flat[:size].reshape(n_outputs, -1)
-        yield alpha, values, flat[size:] - values @ center
+        ridge = replace(settings, head="softmax", alpha=alpha, l1_ratio=0.0)
+        flat = minimise(PenalisedLoss(data, ridge), flat, max_iter=200, tol=1e-6).x
+        values = flat[d:-n_outputs].reshape(n_outputs, d)
+        yield alpha, values, flat[-n_outputs:] - values @ center
 
 
 def _pooled_solution(view: View, alpha: float) -> HeadSolution:
@@ -395,10 +374,6 @@ def _pooled_solution(view: View, alpha: float) -> HeadSolution:
         rows=raw,
         intercepts=intercepts - raw[1:] @ coordinates.mean,
         center=coordinates.mean,
-        precision=None,
-        objective=float("nan"),
-        n_iter=1,
-        converged=True,
         start="mean",
     )
 
@@ -422,18 +397,13 @@ def _weighted(
         return float(np.average(losses, weights=sample.weights))
 
     # The garrote is applied to outputs of the best size, so that prices are comparable.
-    sizes = [_best_size(mean_loss, outputs[candidate]) for candidate in candidates]
-    tables = np.stack(
-        [
-            size * outputs[candidate]
-            for size, candidate in zip(sizes, candidates, strict=True)
-        ]
-    )
+    sizes = np.array([_best_size(mean_loss, outputs[one]) for one in candidates])
+    tables = sizes[:, None, None] * np.stack(list(outputs.values()))
     prices = np.array([_PRICES[candidate.pooling] for candidate in candidates])
     weights = sample.weights * max(1.0, len(sample.weights) / sample.weights.sum())
-    n_outputs = constants.shape[1]
+    n_outputs, targets = constants.shape[1], sample.targets
 
-    none, unit = mean_loss(0.0 * constants), 1.0
+    none, unit = mean_loss(0.0 * constants) or 1.0, 1.0
     found, shift = np.zeros(len(candidates)), np.zeros(n_outputs)
     # Noise of unknown variance: its estimate and the weights take turns.
     for _ in range(5 if kind == SQUARED else 1):
@@ -441,42 +411,28 @@ def _weighted(
             added = np.tensordot(found, tables, axes=1) + shift
             unit = max(2 * mean_loss(added) / n_outputs, 1e-12)
         found, shift = _garrote(
-            tables,
-            constants,
-            sample.targets,
-            weights / unit,
-            prices,
-            kind,
-            has_intercept,
+            tables, constants, targets, weights / unit, prices, kind, has_intercept
         )
     found[found < _LEAST_SHARE * found.sum()] = 0.0
-    spread = found * np.sqrt(
-        np.average(
-            ((tables - tables.mean(axis=1, keepdims=True)) ** 2).sum(axis=2),
-            weights=weights,
-            axis=1,
-        )
-    )
+    squares = ((tables - tables.mean(axis=1, keepdims=True)) ** 2).sum(axis=2)
+    spread = found * np.sqrt(np.average(squares, weights=weights, axis=1))
     shares = spread / (spread.sum() or 1.0)
     added = np.tensordot(found, tables, axes=1) + shift
-    chosen = [
-        replace(
+    chosen = []
+    for index, candidate in enumerate(candidates):
+        one = replace(
             candidate,
-            score=1 - mean_loss(table) / (none or 1.0),
-            weight=float(weight) * size,
-            share=float(share),
+            score=1 - mean_loss(tables[index]) / none,
+            weight=float(found[index] * sizes[index]),
+            share=float(shares[index]),
         )
-        for candidate, table, weight, share, size in zip(
-            candidates, tables, found, shares, sizes, strict=True
-        )
-    ]
-    for one in chosen:
+        chosen.append(one)
         state.report(
             f"{one.describe()}: out-of-fold score {one.score:.4f}, "
             f"weight {one.weight:.3f}"
         )
     constant = _constant(sample, state)
-    score = 1 - mean_loss(added) / (none or 1.0)
+    score = 1 - mean_loss(added) / none
     return Stack(constant + shift, constant, chosen, list(solutions.values()), score)
 
 
