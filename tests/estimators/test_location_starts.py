@@ -13,7 +13,7 @@ from eigenheads.estimators._location._data import (
     LabelledBags,
     data_in_memory,
 )
-from eigenheads.estimators._location._fit import Equations, prepare
+from eigenheads.estimators._location._fit import Equations, prepare_tokens
 from eigenheads.estimators._location._prepare import FitState
 
 LAW = SingleLocation(d=40, n_tokens=6)
@@ -39,7 +39,7 @@ def state_of(rng, *, decoy=1.0, n=5000):
     y = y - y.mean()
     data = data_in_memory(LabelledBags(bags, y, y[:, None], np.ones(n)))
     state = FitState(data, SETTINGS, print)
-    return prepare(state), LAW.key_direction @ turn
+    return prepare_tokens(state), LAW.key_direction @ turn
 
 
 def overlap(direction, state, key):

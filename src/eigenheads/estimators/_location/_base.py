@@ -55,7 +55,7 @@ from eigenheads.estimators._location._data import (
     in_class_order,
     streamed_data,
 )
-from eigenheads.estimators._location._fit import prepare
+from eigenheads.estimators._location._fit import prepare_tokens
 from eigenheads.estimators._location._head import (
     HEADS,
     attention_weights,
@@ -424,7 +424,7 @@ class AbstractSingleLocation(BaseEstimator):
                 # No elliptical law: attended tokens do not show the key.
                 settings = replace(settings, coherence=0.0)
             begun = FitState(mapped, settings, self._report)
-            state = prepare(begun)
+            state = prepare_tokens(begun)
             centred = replace(begun, settings=replace(settings, head="softmax"))
             # On the last view, kernel features if there are any, also log-sum-exp.
             is_last = len(views) == len(names) - 1

@@ -542,7 +542,7 @@ STAGES: tuple[Callable[[FitState], FitState], ...] = (
 _FIRST_OF_PENALTY = STAGES.index(find_starts)
 
 
-def prepare(state: FitState) -> FitState:
+def prepare_tokens(state: FitState) -> FitState:
     """Run the stages that do not depend on the penalty."""
     for stage in STAGES[:_FIRST_OF_PENALTY]:
         state = stage(state)
