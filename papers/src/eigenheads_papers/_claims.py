@@ -359,6 +359,18 @@ def without_verdict(reason: str, claims: Iterable[Claim]) -> list[Claim]:
     return [replace(claim, unjudged=claim.unjudged or reason) for claim in claims]
 
 
+def undecided_because(reason: str, claims: Iterable[Claim]) -> list[Claim]:
+    """Return claims that a run of this size cannot decide; without a reason, as given.
+
+    Examples
+    --------
+    >>> (found,) = undecided_because("too few updates", [at_least("a", 1.0, 0.0, "")])
+    >>> found.verdict
+    'undecided'
+    """
+    return [replace(claim, undecided=claim.undecided or reason) for claim in claims]
+
+
 def as_questions(claims: Iterable[Claim]) -> list[Claim]:
     """Return checks as questions of ours: answered yes or no, or open.
 

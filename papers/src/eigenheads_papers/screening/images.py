@@ -18,6 +18,7 @@ from eigenheads_papers._claims import (
     in_family,
     judged_if,
     no_difference,
+    undecided_because,
 )
 from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._drawing import seed_intervals
@@ -135,21 +136,22 @@ def check(run: Run[Params]) -> list[Claim]:
         screen=f"screen {params.main_calibration}",
     )
     linear = run.table["linear"][KINDS.index("plain")]
-    undecided = "" if params.n_steps >= Params.n_steps else "too few updates"
+    too_few = "" if params.n_steps >= Params.n_steps else "too few updates"
     families = {
-        "gains by the screen": _gains(of, undecided),
-        "costs of the screen": _costs(of, params, undecided),
-        "headroom": _headroom(of, params, undecided),
-        "training": _training(of, undecided),
-        "limits of the screen": _limits(of, params, undecided),
-        "variants and baselines": _variants(of, params, undecided),
+        "gains by the screen": _gains(of),
+        "costs of the screen": _costs(of, params),
+        "headroom": _headroom(of, params),
+        "training": _training(of),
+        "limits of the screen": _limits(of, params),
+        "variants and baselines": _variants(of, params),
     }
-    trained = _trained(of, linear, params, undecided)
+    trained = undecided_because(too_few, _trained(of, linear, params))
     comparisons = [
         claim for name, claims in families.items() for claim in in_family(name, claims)
     ]
     # The last control: models that a linear classifier nearly equals say nothing.
-    return as_questions([*trained, *judged_if(trained[-1], comparisons)])
+    judged = undecided_because(too_few, judged_if(trained[-1], comparisons))
+    return as_questions([*trained, *judged])
 
 
 @dataclass(frozen=True)
@@ -185,16 +187,13 @@ class ScreenedAccuracies:
         return self.gain("dropped", condition, self.screen)
 
 
-def _trained(
-    of: ScreenedAccuracies, linear: FloatArray, params: Params, undecided: str
-) -> list[Claim]:
+def _trained(of: ScreenedAccuracies, linear: FloatArray, params: Params) -> list[Claim]:
     clean = (
         at_least(
             f"{kind}: clean accuracy, in percent",
             mean_estimate(of(kind, "clean")),
             params.least_accuracy,
             "the models have to be well trained",
-            undecided=undecided,
         )
         for kind in of.axes[0]
     )
@@ -205,12 +204,11 @@ def _trained(
             mean_estimate(of("plain", "clean") - linear),
             5.0,
             "a task that a linear classifier solves says nothing of attention",
-            undecided=undecided,
         ),
     ]
 
 
-def _gains(of: ScreenedAccuracies, undecided: str) -> list[Claim]:
+def _gains(of: ScreenedAccuracies) -> list[Claim]:
     gains = {
         f"dropped: gain by the screen, {TITLES[name]}": of.screened(name)
         for name in ("replaced 4", "saturated 4")
@@ -218,28 +216,27 @@ def _gains(of: ScreenedAccuracies, undecided: str) -> list[Claim]:
     gains[f"dropped: the screen less as many random tokens, {_REPLACED}"] = of.screened(
         "replaced 4"
     ) - of.gain("dropped", "replaced 4", "random")
-    return _differences(gains, undecided)
+    return _differences(gains)
 
 
-def _costs(of: ScreenedAccuracies, params: Params, undecided: str) -> list[Claim]:
+def _costs(of: ScreenedAccuracies, params: Params) -> list[Claim]:
     return [
         at_least(
             f"dropped: change by the screen, {TITLES[name]}, in points",
             mean_estimate(of.screened(name)),
             -params.margin,
             _FIXED,
-            undecided=undecided,
         )
         for name in ("clean", "gaussian noise", "impulse noise", "blur")
     ]
 
 
-def _headroom(of: ScreenedAccuracies, params: Params, undecided: str) -> list[Claim]:
+def _headroom(of: ScreenedAccuracies, params: Params) -> list[Claim]:
     oracle = {
         kind: of.gain(kind, "replaced 4", "oracle") for kind in ("plain", "dropped")
     }
     more = f"{_REPLACED}: gain by the oracle, dropped less plain"
-    return _differences({more: oracle["dropped"] - oracle["plain"]}, undecided) + [
+    return _differences({more: oracle["dropped"] - oracle["plain"]}) + [
         at_most(
             f"{kind}: the screen less the oracle, {_REPLACED}, in points",
             mean_estimate(of.gain(kind, "replaced 4", of.screen) - gain),
@@ -247,13 +244,12 @@ def _headroom(of: ScreenedAccuracies, params: Params, undecided: str) -> list[Cl
             # Not a theorem: hiding a token that is intact may help a model, too.
             "the oracle knows the corrupted tokens, so that a screen should hardly "
             "gain more",
-            undecided=undecided,
         )
         for kind, gain in oracle.items()
     ]
 
 
-def _training(of: ScreenedAccuracies, undecided: str) -> list[Claim]:
+def _training(of: ScreenedAccuracies) -> list[Claim]:
     dropped = of("dropped", "replaced 4")
     return _differences(
         {
@@ -266,12 +262,11 @@ def _training(of: ScreenedAccuracies, undecided: str) -> list[Claim]:
             )
             - of("plain", "saturated 4"),
         },
-        undecided,
     )
 
 
-def _limits(of: ScreenedAccuracies, params: Params, undecided: str) -> list[Claim]:
-    small = partial(at_most, bound=params.margin, why=_FIXED, undecided=undecided)
+def _limits(of: ScreenedAccuracies, params: Params) -> list[Claim]:
+    small = partial(at_most, bound=params.margin, why=_FIXED)
     return [
         small(
             "dropped: gain by the screen, PGD on either model, in points",
@@ -289,12 +284,11 @@ def _limits(of: ScreenedAccuracies, params: Params, undecided: str) -> list[Clai
                 )
                 - of("dropped", "patches aimed", of.screen)
             },
-            undecided,
         ),
     ]
 
 
-def _variants(of: ScreenedAccuracies, params: Params, undecided: str) -> list[Claim]:
+def _variants(of: ScreenedAccuracies, params: Params) -> list[Claim]:
     first, last = (f"screen {params.calibration[at]}" for at in (0, -1))
     gain = partial(of.gain, "dropped", "replaced 4")
     alike = {
@@ -310,7 +304,6 @@ def _variants(of: ScreenedAccuracies, params: Params, undecided: str) -> list[Cl
             mean_estimate(values),
             2 * params.margin,
             _FIXED,
-            undecided=undecided,
         )
         for statement, values in alike.items()
     ] + _differences(
@@ -318,13 +311,12 @@ def _variants(of: ScreenedAccuracies, params: Params, undecided: str) -> list[Cl
             f"dropped: the screen less a median filter, {_REPLACED}": gain(of.screen)
             - gain("median")
         },
-        undecided,
     )
 
 
-def _differences(values: Mapping[str, FloatArray], undecided: str) -> list[Claim]:
+def _differences(values: Mapping[str, FloatArray]) -> list[Claim]:
     return [
-        difference(f"{statement}, in points", mean_estimate(gaps), undecided=undecided)
+        difference(f"{statement}, in points", mean_estimate(gaps))
         for statement, gaps in values.items()
     ]
 

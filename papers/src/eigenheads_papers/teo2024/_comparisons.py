@@ -18,6 +18,7 @@ from eigenheads_papers._claims import (
     in_family,
     judged_if,
     no_difference,
+    undecided_because,
 )
 from eigenheads_papers._core import Table
 from eigenheads_papers._statistics import mean_estimate
@@ -127,41 +128,40 @@ def robustness_claims(
     undecided
         Reason why a run decides nothing, or an empty text.
     """
-    ahead = partial(_ahead, of, undecided=undecided)
-    able = _able(of, least_accuracy, undecided)
+    able = undecided_because(undecided, _able(of, least_accuracy))
     comparisons = [
         # The three claims for which the number of seeds was chosen.
         *in_family(
             "RPC-Attention, n = 4",
             [
-                ahead(part, PRINCIPAL, BASELINE, source=_TABLES[part])
+                _ahead(of, part, PRINCIPAL, BASELINE, source=_TABLES[part])
                 for part in ("clean", "all corruptions", "attack")
             ],
         ),
         *in_family(
             "other models with RPC-Attention",
             [
-                ahead(part, name, baseline, source=_source(part, baseline))
+                _ahead(of, part, name, baseline, source=_source(part, baseline))
                 for name, baseline in _CLAIMED.items()
                 if {name, baseline} <= {*of.models}
                 for part in ("clean", "corruptions", "attack")
             ],
         ),
-        *in_family("S against S = 0", _equal(of, margin, undecided)),
+        *in_family("S against S = 0", _equal(of, margin)),
         *in_family(
             "controls of RPC-Attention",
             [
-                ahead(part, name, baseline)
+                _ahead(of, part, name, baseline)
                 for name, baseline in _CONTROLS
                 if {name, baseline} <= {*of.models}
                 for part in ("clean", "corruptions", "attack")
             ],
         ),
-        *in_family("reaction of S", _reaction(of, undecided)),
+        *in_family("reaction of S", _reaction(of)),
     ]
     # The second control: models that a linear classifier nearly equals say nothing.
-    judged = judged_if(able[1], comparisons)
-    return [*as_questions(able), *(_weighed(claim, margin) for claim in judged)]
+    judged = [_weighed(claim, margin) for claim in judged_if(able[1], comparisons)]
+    return [*as_questions(able), *undecided_because(undecided, judged)]
 
 
 def _source(part: str, baseline: str) -> str:
@@ -178,7 +178,7 @@ def _weighed(claim: Claim, margin: float) -> Claim:
     return replace(claim, undecided=f"within ± {margin:g}, which counts as the same")
 
 
-def _able(of: Measured, least: float, undecided: str) -> list[Claim]:
+def _able(of: Measured, least: float) -> list[Claim]:
     """Return whether the models can show anything."""
     plain = "softmax" if "softmax" in of.models else BASELINE
     accuracies = of("clean", plain)
@@ -191,21 +191,18 @@ def _able(of: Measured, least: float, undecided: str) -> list[Claim]:
             mean_estimate(accuracies),
             least,
             "the models have to be well trained",
-            undecided=undecided,
         ),
         at_least(
             f"{plain}: clean accuracy less that of a linear classifier, in points",
             mean_estimate(accuracies - linear),
             5.0,
             "a task that a linear classifier solves says nothing of attention",
-            undecided=undecided,
         ),
         at_least(
             f"{plain}: accuracy that PGD takes, in points",
             mean_estimate(lost),
             MINIMAL_LOSS,
             "where nothing is lost, nothing can be kept",
-            undecided=undecided,
         ),
     ]
 
@@ -216,7 +213,6 @@ def _ahead(
     model: str,
     baseline: str,
     *,
-    undecided: str,
     source: str = "question",
 ) -> Claim:
     owner = "symmetric attention" if baseline == BASELINE else baseline
@@ -224,11 +220,10 @@ def _ahead(
         f"{model}: {_SAID[part]} less that of {owner}, in points",
         mean_estimate(of.gaps(part, model, baseline)),
         source=source,
-        undecided=undecided,
     )
 
 
-def _equal(of: Measured, margin: float, undecided: str) -> list[Claim]:
+def _equal(of: Measured, margin: float) -> list[Claim]:
     return [
         no_difference(
             f"{PRINCIPAL} against {SHARPENED}: {_SAID[part]}, in points",
@@ -236,13 +231,12 @@ def _equal(of: Measured, margin: float, undecided: str) -> list[Claim]:
             margin,
             _FIXED,
             source="question",
-            undecided=undecided,
         )
         for part in ("clean", "all corruptions", "attack", "replaced")
     ]
 
 
-def _reaction(of: Measured, undecided: str) -> list[Claim]:
+def _reaction(of: Measured) -> list[Claim]:
     """Return whether S takes more of corrupted inputs, and of corrupted tokens."""
     layer = partial(of.layer, model=PRINCIPAL)
     clean = layer("flagged")
@@ -258,7 +252,6 @@ def _reaction(of: Measured, undecided: str) -> list[Claim]:
             f"{PRINCIPAL}: share of key entries that S takes, {text}, in points",
             mean_estimate(values),
             source="question",
-            undecided=undecided,
         )
         for text, values in gaps.items()
     ]
@@ -282,20 +275,22 @@ def sparsity_claims(of: Measured, *, margin: float, undecided: str) -> list[Clai
                 50.0,
                 "the sweep must reach where S takes most of the keys",
             ),
-            *in_family(
-                "S against S = 0, as λ falls",
-                [
-                    no_difference(
-                        f"{name}, S takes {shares[name]:.1f} % of the keys: "
-                        f"{_SAID[part]} less that with S = 0, in points",
-                        mean_estimate(of.gaps(part, name, SHARPENED)),
-                        margin,
-                        _FIXED,
-                        undecided=undecided,
-                    )
-                    for name in swept
-                    for part in ("clean", "corruptions", "attack")
-                ],
+            *undecided_because(
+                undecided,
+                in_family(
+                    "S against S = 0, as λ falls",
+                    [
+                        no_difference(
+                            f"{name}, S takes {shares[name]:.1f} % of the keys: "
+                            f"{_SAID[part]} less that with S = 0, in points",
+                            mean_estimate(of.gaps(part, name, SHARPENED)),
+                            margin,
+                            _FIXED,
+                        )
+                        for name in swept
+                        for part in ("clean", "corruptions", "attack")
+                    ],
+                ),
             ),
         ]
     )

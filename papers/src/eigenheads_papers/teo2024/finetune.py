@@ -14,6 +14,7 @@ from eigenheads_papers._claims import (
     in_family,
     judged_if,
     no_difference,
+    undecided_because,
 )
 from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._drawing import draw_gaps
@@ -135,7 +136,7 @@ def check(run: Run[Params]) -> list[Claim]:
     """Return whether the models can show anything, the paper's claims, controls."""
     params, table = run.params, run.table
     at = {name: place for place, name in enumerate(params.kinds)}
-    undecided = "" if params.data == "polarity" else "sentences of a few templates"
+    too_few = "" if params.data == "polarity" else "sentences of a few templates"
 
     def accuracy(part: str, kind: str) -> FloatArray:
         rows = table["accuracy"][at[kind]]
@@ -151,36 +152,35 @@ def check(run: Run[Params]) -> list[Claim]:
     }
 
     clean, linear = accuracy("clean", _ORIGINAL), table["linear"][at[_ORIGINAL]]
-    able = [
-        at_least(
-            "original: clean accuracy, in percent",
-            mean_estimate(clean),
-            params.least_accuracy,
-            "the models have to be well trained",
-            undecided=undecided,
-        ),
-        at_least(
-            "original: clean accuracy less that of a linear classifier on counts of "
-            "words, in points",
-            mean_estimate(clean - linear),
-            3.0,
-            "a task that a linear classifier solves says nothing of attention",
-            undecided=undecided,
-        ),
-        at_least(
-            "original: accuracy that replaced and mistyped words take, in points",
-            mean_estimate(clean - accuracy("corrupted", _ORIGINAL)),
-            3.0,
-            "where nothing is lost, nothing can be kept",
-            undecided=undecided,
-        ),
-    ]
+    able = undecided_because(
+        too_few,
+        [
+            at_least(
+                "original: clean accuracy, in percent",
+                mean_estimate(clean),
+                params.least_accuracy,
+                "the models have to be well trained",
+            ),
+            at_least(
+                "original: clean accuracy less that of a linear classifier on counts "
+                "of words, in points",
+                mean_estimate(clean - linear),
+                3.0,
+                "a task that a linear classifier solves says nothing of attention",
+            ),
+            at_least(
+                "original: accuracy that replaced and mistyped words take, in points",
+                mean_estimate(clean - accuracy("corrupted", _ORIGINAL)),
+                3.0,
+                "where nothing is lost, nothing can be kept",
+            ),
+        ],
+    )
     claimed = [
         difference(
             f"{name}: {text} less that of the original, in points",
             mean_estimate(gap(part, name, _ORIGINAL)),
             source=_SOURCE if (name, part) == (_PRINCIPAL, "clean") else "question",
-            undecided=undecided,
         )
         for name in (_PRINCIPAL, "RPC, queries in the last")
         if name in at
@@ -191,7 +191,6 @@ def check(run: Run[Params]) -> list[Claim]:
             f"{kind}: {text} less that of {baseline}, in points",
             mean_estimate(gap(part, kind, baseline)),
             source="question",
-            undecided=undecided,
         )
         for kind, baseline in (
             ("right sign", _PRINCIPAL),
@@ -208,7 +207,6 @@ def check(run: Run[Params]) -> list[Claim]:
             params.margin,
             _FIXED,
             source="question",
-            undecided=undecided,
         )
         for part, text in said.items()
         if "S = 0" in at
@@ -222,7 +220,6 @@ def check(run: Run[Params]) -> list[Claim]:
                 f"{_DELAYED}: {text} less that with n = 2, in points",
                 mean_estimate(gap(part, _DELAYED, _PRINCIPAL)),
                 source="question",
-                undecided=undecided,
             ),
             no_difference(
                 f"{_DELAYED} against the right sign with n = 2: {text}, in points",
@@ -230,7 +227,6 @@ def check(run: Run[Params]) -> list[Claim]:
                 params.margin,
                 _FIXED,
                 source="question",
-                undecided=undecided,
             ),
         )
     ]
@@ -240,7 +236,6 @@ def check(run: Run[Params]) -> list[Claim]:
         "clean, in points",
         mean_estimate(100 * (table["flagged_replaced"] - table["flagged"])[place]),
         source="question",
-        undecided=undecided,
     )
     comparisons = [
         *in_family("RPC-Attention against the original", claimed),
@@ -250,7 +245,8 @@ def check(run: Run[Params]) -> list[Claim]:
         reaction,
     ]
     # The second control: models that a linear classifier nearly equals say nothing.
-    return [*as_questions(able), *judged_if(able[1], comparisons)]
+    judged = undecided_because(too_few, judged_if(able[1], comparisons))
+    return [*as_questions(able), *judged]
 
 
 def draw(figure: "Figure", run: Run[Params]) -> None:

@@ -24,6 +24,7 @@ from eigenheads_papers._claims import (
     difference,
     in_family,
     judged_if,
+    undecided_because,
 )
 from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._drawing import draw_intervals
@@ -159,21 +160,18 @@ def _gains(table: Table) -> dict[str, FloatArray]:
 
 def check(run: Run[Params]) -> list[Claim]:
     """Return whether the models are well trained, and the gain under each attack."""
-    undecided = "" if run.params.data == "mnist" else "small images and few updates"
+    too_few = "" if run.params.data == "mnist" else "small images and few updates"
     able = at_least(
         f"{WITHOUT_S}: clean accuracy, in percent",
         mean_estimate(run.table["accuracy"][1, 0]),
         run.params.least_accuracy,
         "logistic regression on all 60 000 images has 92.6 %",
-        undecided=undecided,
     )
     gains = [
         difference(
             f"{WITH_S}: accuracy under {CONDITIONS[name]}, less that with S = 0, in "
             "points",
             mean_estimate(values),
-            source="question",
-            undecided=undecided,
         )
         for name, values in _gains(run.table).items()
         # The same weights have no counterpart with S = 0: there it is PGD itself.
@@ -184,11 +182,11 @@ def check(run: Run[Params]) -> list[Claim]:
         f"{WITH_S}: half of the gain under PGD, less the gain under all of these "
         "attacks, in points",
         mean_estimate(gain["pgd"] / 2 - gain["any"]),
-        source="question",
-        undecided=undecided,
     )
     family = in_family("gain of S at λ = 0.1", [*gains, masked])
-    return as_questions([able, *judged_if(able, family)])
+    (able,) = undecided_because(too_few, [able])
+    judged = undecided_because(too_few, judged_if(able, family))
+    return as_questions([able, *judged])
 
 
 def draw(figure: "Figure", run: Run[Params]) -> None:
