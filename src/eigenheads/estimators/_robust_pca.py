@@ -336,14 +336,12 @@ class RobustPCA(RobustRows):
         self.support_ = used
         if not used.all():
             # Rows that were left out are coded as new ones are.
-            codes, sparse, all_distances = self._pursue_read(data)
-            codes[used], sparse[used], all_distances[used] = (
-                self._codes,
-                self.sparse_,
-                distances,
+            fitted = self._codes, self.sparse_, distances
+            others = self._pursue_read(data[~used])
+            codes, sparse, distances = (
+                _interleaved(used, *parts) for parts in zip(fitted, others, strict=True)
             )
             self._codes, self._sparse = codes, stored(sparse)
-            distances = all_distances
         self._null_scores = np.sort(-distances[held].astype(np.float64))
         if self.false_positive_rate is not None:
             rate = float(self.false_positive_rate)
@@ -455,3 +453,12 @@ class RobustPCA(RobustRows):
             fail("false_positive_rate", "a number below 1, or None", rate)
         check_count("max_iter", self.max_iter)
         check_verbose(self.verbose)
+
+
+def _interleaved(
+    is_first: NDArray[np.bool_], first: NDArray[Any], second: NDArray[Any]
+) -> NDArray[Any]:
+    """Return the rows of two arrays in the order of a mask."""
+    rows = np.empty((len(is_first), *second.shape[1:]), dtype=second.dtype)
+    rows[is_first], rows[~is_first] = first, second
+    return rows

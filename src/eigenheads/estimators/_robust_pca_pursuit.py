@@ -207,12 +207,9 @@ def prepare(data: NDArray[Any]) -> PreparedData:
     # The mean is free, so any centre gives the same minimum. With a robust one the
     # residuals are relative to the variation of the data.
     sample = data[:: max(1, len(data) // _CENTRE_ROWS)]
-    is_seen = ~np.isnan(sample).all(axis=0)
-    centre = np.empty(data.shape[1], dtype=data.dtype)
-    median = np.median if observed is None else np.nanmedian
-    centre[is_seen] = median(sample[:, is_seen], axis=0)
-    if not is_seen.all():
-        centre[~is_seen] = np.nanmedian(data[:, ~is_seen], axis=0)
+    if np.isnan(sample).all(axis=0).any():
+        sample = data
+    centre = np.nanmedian(sample, axis=0)
     plain = CentredRows(data, centre, 1.0, observed is not None)
     # Squares of the data must not overflow or underflow.
     largest = max(float(np.abs(plain[rows]).max()) for rows in _slices(len(data)))
