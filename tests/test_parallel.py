@@ -133,7 +133,18 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(capsys, monkeypatch)
         for _ in range(4):
             advance(2)
     lines = capsys.readouterr().err.splitlines()
-    assert lines == ["runs: 50% done, 12 s left", "runs: 100% done, 1 s left"]
+    assert lines == ["runs: 50% done, 16 s left", "runs: 100% done, 1 s left"]
+
+
+def test_stored_results_do_not_count_as_speed(capsys, monkeypatch):
+    # Thirty stored cells, after the data was read; then cells of eight minutes.
+    clock = iter([0.0, *[7.0 + 0.03 * cell for cell in range(30)], 487.87])
+    monkeypatch.setattr("eigenheads._parallel.time.monotonic", lambda: next(clock))
+    with progress_bar(90, description="cells"):
+        for _ in range(31):
+            advance(1)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["cells: 34% done, 472 min left"]  # 59 cells
 
 
 def test_a_terminal_shows_a_bar(capsys, monkeypatch):

@@ -79,7 +79,7 @@ class NotebookBar:
     Rich needs ipywidgets in notebooks; an HTML element that is drawn again does not.
     """
 
-    def __init__(self, total: float | None, description: str) -> None:
+    def __init__(self, total: float, description: str) -> None:
         display = import_module("IPython.display").display
         self.total, self.description = total, description
         self._done = self._drawn = 0.0
@@ -91,6 +91,14 @@ class NotebookBar:
         total = self.total or 1.0
         if self._done - self._drawn >= 0.01 * total or self._done >= total:
             self.draw()
+
+    def describe(self, description: str) -> None:
+        """Change the text of the bar."""
+        self.description = description
+        self.draw()
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
 
     def draw(self) -> None:
         """Draw the bar as it is now."""

@@ -5,6 +5,7 @@ pickled. Every run has its own generator and memory: the number of threads chang
 time and never the result.
 """
 
+import math
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from types import FrameType
+from typing import Protocol
 
 from eigenheads._checks import check_count
 from eigenheads._errors import for_workers
@@ -23,6 +25,8 @@ from eigenheads._notebook import NotebookBar, is_notebook
 
 # Seconds between two lines of progress that are not on a terminal.
 _SECONDS_PER_LINE = 10.0
+# Seconds after the first report in which stored results are reported.
+_SECONDS_OF_STORED = 1.0
 _THREADS: ContextVar[int | None] = ContextVar("eigenheads_threads", default=None)
 _INTERRUPT: ContextVar[threading.Event | None] = ContextVar(
     "eigenheads_interrupt", default=None
@@ -136,21 +140,59 @@ def progress_bar(total: float, *, description: str = "steps") -> Iterator[None]:
     >>> with progress_bar(2.0, description="demo"):
     ...     advance(2.0)
     """
-    from rich.console import Console
-    from rich.progress import Progress
+    view = progress_view(total, description)
+    try:
+        with reporting(view.advance):
+            yield
+    finally:
+        view.close()
 
-    console = Console(stderr=True)
+
+class ProgressView(Protocol):
+    """A view of finished work."""
+
+    def advance(self, units: float) -> None:
+        """Add finished work."""
+
+    def describe(self, description: str) -> None:
+        """Change the text of the view."""
+
+    def close(self) -> None:
+        """Remove the view, or leave it as it is."""
+
+
+def progress_view(total: float, description: str) -> ProgressView:
+    """Return the view of :func:`progress_bar`, for callers that describe parts."""
+    from rich.console import Console
+
     if is_notebook():
-        with reporting(NotebookBar(total, description).advance):
-            yield
-    elif not console.is_terminal:
-        with reporting(_ProgressLines(total, description).advance):
-            yield
-    else:
-        with Progress(console=console, transient=True) as bar:
-            task = bar.add_task(description, total=total)
-            with reporting(lambda units: bar.advance(task, units)):
-                yield
+        return NotebookBar(total, description)
+    if Console(stderr=True).is_terminal:
+        return _TerminalBar(total, description)
+    return _ProgressLines(total, description)
+
+
+class _TerminalBar:
+    """A bar of rich."""
+
+    def __init__(self, total: float, description: str) -> None:
+        from rich.console import Console
+        from rich.progress import Progress, TimeElapsedColumn
+
+        columns = (*Progress.get_default_columns(), TimeElapsedColumn())
+        console = Console(stderr=True)
+        self._bar = Progress(*columns, console=console, transient=True)
+        self._task = self._bar.add_task(description, total=total)
+        self._bar.start()
+
+    def advance(self, units: float) -> None:
+        self._bar.advance(self._task, units)
+
+    def describe(self, description: str) -> None:
+        self._bar.update(self._task, description=description)
+
+    def close(self) -> None:
+        self._bar.stop()
 
 
 class _ProgressLines:
@@ -158,21 +200,34 @@ class _ProgressLines:
 
     def __init__(self, total: float, description: str) -> None:
         self._total, self._description, self._done = total, description, 0.0
-        self._began = time.monotonic()
-        self._next = self._began + _SECONDS_PER_LINE
+        self._next = time.monotonic() + _SECONDS_PER_LINE
+        # Times of the first report and of the last one soon after it, and work by then.
+        self._first = self._begun = math.inf
+        self._stored = 0.0
 
     def advance(self, units: float) -> None:
         """Add finished work; write a line if the last one is some seconds old."""
         self._done += units
         now = time.monotonic()
-        if now < self._next or not self._done:
+        self._first = min(self._first, now)
+        if now - self._first < _SECONDS_OF_STORED:
+            # Stored results come first, and take no time: they are no speed.
+            self._begun, self._stored = now, self._done
+        if now < self._next or self._done <= self._stored:
             return
         self._next = now + _SECONDS_PER_LINE
-        share = min(1.0, self._done / self._total)
-        seconds = (now - self._began) * (1 - share) / share
+        speed = (self._done - self._stored) / (now - self._begun)
+        seconds = max(0.0, self._total - self._done) / speed
+        share = min(1.0, self._done / self._total) if self._total else 1.0
         text = f"{self._description}: {share:.0%} done, {duration(seconds)} left\n"
         sys.stderr.write(text)
         sys.stderr.flush()
+
+    def describe(self, description: str) -> None:
+        self._description = description
+
+    def close(self) -> None:
+        pass
 
 
 def duration(seconds: float) -> str:

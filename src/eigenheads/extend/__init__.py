@@ -32,11 +32,12 @@ from eigenheads._files import (
     write_arrays,
     write_atomically,
 )
-from eigenheads._notebook import NotebookBar, format_number, html_table, is_notebook
+from eigenheads._notebook import format_number, html_table
 from eigenheads._parallel import (
     advance,
     interrupted_between_blocks,
     n_threads,
+    progress_view,
     reporting,
     weighing,
 )
@@ -46,7 +47,6 @@ from eigenheads._typing import FloatArray
 __all__ = [
     "FloatArray",
     "Got",
-    "NotebookBar",
     "UsageError",
     "advance",
     "check_choice",
@@ -68,8 +68,8 @@ __all__ = [
     "how_to_get",
     "html_table",
     "interrupted_between_blocks",
-    "is_notebook",
     "n_threads",
+    "progress_view",
     "public_call",
     "read_arrays",
     "remove_leftovers",

@@ -363,7 +363,7 @@ def sweep_command(
     # Ctrl-C must not interrupt compiled code, which runs here unless there are workers.
     runs_here = backend == "threading" or (jobs == 1 and backend == "loky")
     calm = interrupted_between_blocks() if runs_here else nullcontext()
-    with calm, ProgressDisplay(unit="cells") as listener:
+    with calm, ProgressDisplay() as listener:
         result = sweep(
             key,
             grid=values,

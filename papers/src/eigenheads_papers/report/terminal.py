@@ -1,31 +1,21 @@
 """Output in a terminal: progress, tables of claims and of sweeps."""
 
 import sys
-import time
 from collections.abc import Iterable
+from contextlib import ExitStack
 from types import TracebackType
+from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
 from eigenheads.extend import (
-    NotebookBar,
     check_flag,
-    check_instance,
     escape_controls,
     format_number,
-    is_notebook,
-    n_threads,
+    progress_view,
 )
 from eigenheads_papers import Claim, Listener, Result, SweepResult
 from eigenheads_papers._claims import (
@@ -41,11 +31,8 @@ from eigenheads_papers._records import told_duration
 _PIPED_WIDTH = 160
 # Rows of a sweep's table that are printed.
 _MAX_ROWS = 20
-# Without a terminal for a bar, a sweep prints a line after each such share.
-_LINE_SHARE = 0.05
-# Longer work, in seconds, is announced with an estimate of its time. The speed is
-# measured over some seconds after the first burst of reports.
-_LONG, _FIRST_SECONDS, _BURST_SECONDS = 60.0, 5.0, 1.0
+# Longer work, in seconds, is announced with an estimate of its time.
+_LONG = 60.0
 
 
 def terminal_text(text: object) -> str:
@@ -64,9 +51,6 @@ class ProgressDisplay(Listener):
 
     Parameters
     ----------
-    unit
-        Name of a step, such as ``"cells"``: without a terminal, a line is printed
-        after each twentieth of the steps. None prints one line per result only.
     estimates
         Whether to print an estimate of the time if it is over a minute.
 
@@ -77,38 +61,14 @@ class ProgressDisplay(Listener):
     ...     reproduce("marion2025/fig5", listener=listener)
     """
 
-    def __init__(self, *, unit: str | None = None, estimates: bool = True) -> None:
-        if unit is not None:
-            unit = check_instance("unit", unit, str)
-        estimates = check_flag("estimates", estimates)
+    def __init__(self, *, estimates: bool = True) -> None:
+        self._estimates = check_flag("estimates", estimates)
         self._console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TextColumn("elapsed"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=self._console,
-            transient=True,
-            disable=not self._console.is_terminal,
-        )
-        self._cell_bar: NotebookBar | None = None
-        self._task = self._bar.add_task("preparing", total=None)
-        self._planned = 0.0
-        self._unit = unit
-        self._done = self._printed = 0.0
-        # Times of the first report and of the last one within a second of it, steps
-        # done by then, and the number of reports since; None before the first report.
-        self._began: tuple[float, float, float] | None = None
-        self._n_reports = 0
-        self._estimates, self._is_told = estimates, not estimates
+        self._views = ExitStack()
+        self._view: Any = None
+        self._planned = self._done = 0.0
 
     def __enter__(self) -> "ProgressDisplay":
-        if is_notebook():
-            self._cell_bar = NotebookBar(None, "preparing")
-        self._bar.start()
         return self
 
     def __exit__(
@@ -117,69 +77,32 @@ class ProgressDisplay(Listener):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bar.stop()
+        self._views.close()
 
     def begin(self, total: float) -> None:
-        """Set the number of steps of all results."""
-        self._bar.update(self._task, total=total)
-        if self._cell_bar is not None:
-            self._cell_bar.total = total
+        """Show the number of steps of all results."""
+        self._view = progress_view(total, "preparing")
+        self._views.callback(self._view.close)
 
     def estimate(self, seconds: float) -> None:
         """Print the estimated time if it is more than a minute."""
         if self._estimates and seconds > _LONG:
-            time_needed = told_duration(seconds)
-            self._tell(f"Estimated time: {time_needed} on two cores.")
+            self._tell(
+                f"Estimated time: {told_duration(seconds)} on two cores. If it is "
+                "interrupted, the same call continues."
+            )
 
     def start(self, key: str, work: float) -> None:
         """Show that `key` begins, which takes `work` steps."""
         self._planned += work
-        self._bar.update(self._task, description=key)
-        if self._cell_bar is not None:
-            self._cell_bar.description = key
-            self._cell_bar.draw()
+        if self._view is not None:
+            self._view.describe(key)
 
     def advance(self, units: float) -> None:
         """Add `units` finished steps."""
-        self._bar.advance(self._task, units)
-        if self._cell_bar is not None:
-            self._cell_bar.advance(units)
         self._done += units
-        if not self._is_told and units > 0:
-            self._tell_time_left()
-        # The share is counted from the last line that was printed.
-        share = (self._done - self._printed) / max(self._planned, 1.0)
-        has_bar = self._console.is_terminal or self._cell_bar is not None
-        if self._unit and not has_bar and share >= _LINE_SHARE:
-            self._printed = self._done
-            line = f"{self._done:.0f} of {self._planned:.0f} {self._unit} done"
-            self._console.print(line, highlight=False)
-
-    def _tell_time_left(self) -> None:
-        """Print the time left once, from the speed of the first steps.
-
-        Stored cells are reported first, one by one, and take no time: the first second
-        with reports does not count. Workers that began together end together, so the
-        speed is known after one report of each.
-        """
-        now = time.monotonic()
-        if self._began is None or now - self._began[0] < _BURST_SECONDS:
-            first = now if self._began is None else self._began[0]
-            self._began = (first, now, self._done)
-            return
-        _, began, done_before = self._began
-        self._n_reports += 1
-        if self._n_reports < n_threads() or now - began < _FIRST_SECONDS:
-            return
-        self._is_told = True
-        seconds_left = (
-            (self._planned - self._done) * (now - began) / (self._done - done_before)
-        )
-        if seconds_left > _LONG:
-            self._tell(
-                f"About {told_duration(seconds_left)} left at the speed so far. "
-                "If it is interrupted, the same call continues."
-            )
+        if self._view is not None:
+            self._view.advance(units)
 
     def _tell(self, line: str) -> None:
         self._console.print(line, highlight=False, soft_wrap=True)
@@ -187,7 +110,7 @@ class ProgressDisplay(Listener):
     def finish(self, result: Result) -> None:
         """Print a line about a stored result."""
         # The bar moves to the planned end of this result, also if it was reused.
-        self._bar.update(self._task, completed=self._planned)
+        self.advance(self._planned - self._done)
         how = f"{result.seconds:.1f} s"
         if result.reused:
             how = f"stored on {result.created[:10]} by version {result.version}"

@@ -144,7 +144,7 @@ def attack_models(how: Masking, seed: int, digits: Digits) -> FloatArray:
 
 
 def _without_s(how: Masking, model: "SmallViT", side: int) -> "SmallViT":
-    """Return the same weights with S forced to zero."""
+    """Return a copy of the model with S forced to zero."""
     from eigenheads_papers.teo2024._models import SmallViT
 
     with seeded(0):
