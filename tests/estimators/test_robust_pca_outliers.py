@@ -140,6 +140,9 @@ def test_an_infinite_price_fills_holes_of_low_rank_data_exactly(rng, dtype):
     assert relative(filled, clean) < tol
     # A finite price calls nothing wrong either, where nothing is.
     assert np.abs(model.score_samples(holed)).max() < 1e3 * tol
+    if dtype is np.float64:
+        assert (model.predict(holed) == 1).all()
+    assert model.predict(np.where(hidden, np.nan, clean) + 5 * hidden[::-1])[0] == -1
     nothing = np.full((1, 40), np.nan, dtype=dtype)
     assert_array_equal(model.transform(nothing), np.zeros((1, 3)))
 

@@ -98,7 +98,8 @@ class RobustPCA(RobustRows):
     contamination : float or None, default=None
         Share of the training rows that :meth:`predict` calls outliers. None is a tenth
         by the distances of the fit, which differ from those of :meth:`score_samples`
-        by its accuracy; a number costs the codes of the training rows.
+        by its accuracy; a number costs the codes of the training rows. Rows that the
+        low-rank part fits exactly are never outliers.
 
     false_positive_rate : float or None, default=None
         If given, it replaces `contamination`: a new ordinary row is called an outlier
@@ -350,7 +351,10 @@ class RobustPCA(RobustRows):
         share = _CONTAMINATION
         if self.contamination is not None:
             share, distances = float(self.contamination), self._pursue_read(data)[2]
-        self.offset_ = -float(np.quantile(distances, 1 - share))
+        # Smaller distances than this are within the accuracy of the fit.
+        size = float(np.linalg.norm(self._split.singular_values))
+        least = float(self.residual_[-1]) * size / len(data) ** 0.5
+        self.offset_ = -max(float(np.quantile(distances, 1 - share)), least)
 
     def _held_out(self, n: int) -> NDArray[np.int64]:
         """Return the rows that only set the threshold."""
@@ -400,7 +404,7 @@ class RobustPCA(RobustRows):
         self._codes, self._sparse = split.left.astype(dtype), stored(split.sparse)
         # `transform` cleans with all components, also if it returns fewer.
         nothing = np.empty((0, 0))
-        self._split = replace(split, left=nothing, sparse=nothing)
+        self._split = replace(split, left=nothing, sparse=nothing, distances=nothing)
         self.n_components_, self.rank_ = n_kept, rank
         self.components_ = split.components[:n_kept].astype(dtype)
         self.mean_ = split.mean.astype(dtype)
