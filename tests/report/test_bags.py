@@ -227,8 +227,13 @@ def test_groups_stay_together_in_folds_and_shuffles(rng, tmp_path):
     # Bags of a patient are copies, and targets belong to patients: a patient on both
     # sides gives them away, and targets shuffled bag by bag would not.
     patients = np.repeat(np.arange(20), 6)
-    X = rng.standard_normal((20, 4, 30))[patients]
-    y = rng.standard_normal(20)[patients]
-    model = SingleLocationRegressor(alpha=0.1).fit(X, y)
-    path = write_bag_summary(model, X, y, tmp_path / "fit.html", groups=patients)
-    assert "<strong>No: the targets are not predicted" in path.read_text()
+    verdicts = []
+    for _ in range(3):
+        X = rng.standard_normal((20, 4, 30))[patients]
+        y = rng.standard_normal(20)[patients]
+        model = SingleLocationRegressor(alpha=0.1).fit(X, y)
+        path = write_bag_summary(model, X, y, tmp_path / "fit.html", groups=patients)
+        no = "<strong>No: the targets are not predicted"
+        verdicts.append(no in path.read_text())
+    # With 19 shuffles one data set of 20 is a false alarm: two of three, one of 138.
+    assert sum(verdicts) >= 2
