@@ -48,7 +48,7 @@ maulensoto2026 fig1:fixed fig2:in_context fig3a:fixed fig3b:fixed fig4a:fixed
 teo2024 finetune robustness sparsity:robustness masking scaled language
     segmentation reconstruction sign imagenet:at_scale wikitext:at_scale
 saritas2025 values:readings norms:readings eigenvalues:readings gamma:readings
-    reparameterised heads
+    reparameterised heads ablation
 arnaboldi2025 fig3:gain fig4:phase_diagram fig5:transition any_dimension:transition
 duranthon2026 population training
 dohmatob2025 risk descent
