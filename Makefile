@@ -43,7 +43,7 @@ help:  ## list the targets
 
 # Programs that slow tests compare with; without their own requirements.
 .venv/.peers: .venv/.dev
-	@.venv/bin/python $(PIP_INSTALL) --no-deps corrupt-tta opencv-python-headless scikit-image lazy-loader torchattacks
+	@.venv/bin/python $(PIP_INSTALL) --no-deps corrupt-tta opencv-python-headless scikit-image lazy-loader torchattacks pyautoattack
 	@touch $@
 
 # The development environment with TransformerLens, which it does not need otherwise.

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import re
 
 import pytest
 import torch
@@ -77,7 +78,7 @@ def test_hiding_is_the_same_as_a_padding_mask():
     padding = torch.zeros(1, 9, dtype=torch.bool)
     padding[:, 3] = True
     plain = copy.deepcopy(model)
-    screen_tokens(model, tokens(300), false_flag_rate=1e-3)
+    screen_tokens(model, tokens(300), false_flag_rate=1e-3, action="hide")
     rest = [i for i in range(9) if i != 3]
     expected = plain(x, src_key_padding_mask=padding)
     torch.testing.assert_close(model(x)[:, rest], expected[:, rest], atol=1e-5, rtol=0)
@@ -137,9 +138,11 @@ def test_class_tokens_are_never_hidden_and_dense_noise_hides_nothing():
 @torch.no_grad()
 def test_tokens_first_copies_pickles_and_state_dicts():
     plain = encoder()
-    model = screen_tokens(encoder(batch_first=False), tokens().transpose(0, 1))
+    model = screen_tokens(
+        encoder(batch_first=False), tokens().transpose(0, 1), action="hide"
+    )
     x = odd(tokens(2, seed=4))
-    other = screen_tokens(encoder(), tokens())
+    other = screen_tokens(encoder(), tokens(), action="hide")
     wanted = other(x)
     torch.testing.assert_close(model(x.transpose(0, 1)).transpose(0, 1), wanted)
     file = io.BytesIO()
@@ -149,14 +152,14 @@ def test_tokens_first_copies_pickles_and_state_dicts():
         torch.testing.assert_close(again(x), wanted)
         swap_attention(again, to="original")
         torch.testing.assert_close(again(x), plain(x))
-    fresh = screen_tokens(encoder(), tokens(seed=9))
+    fresh = screen_tokens(encoder(), tokens(seed=9), action="hide")
     fresh.load_state_dict(other.state_dict())
     torch.testing.assert_close(fresh(x), wanted)
 
 
 @torch.no_grad()
 def test_half_precision_and_one_input():
-    model = screen_tokens(encoder(), tokens())
+    model = screen_tokens(encoder(), tokens(), action="hide")
     (screen,) = (m for m in model.modules() if isinstance(m, ScreenModule))
     model.to(torch.bfloat16)
     assert screen.precision.dtype == torch.float32
@@ -215,7 +218,7 @@ def test_registers_are_never_hidden():
     model = shaken(transformers.Dinov2WithRegistersModel(config)).eval()
     images = torch.rand(150, 3, 1, 1).expand(-1, 3, 12, 12)
     images = images + 0.1 * torch.rand(150, 3, 12, 12)
-    screen_tokens(model, images)
+    screen_tokens(model, images, action="hide")
     (screen,) = (m for m in model.modules() if isinstance(m, ScreenModule))
     # A class token, two registers, nine patches.
     assert screen.thresholds.isinf().tolist() == [True] * 3 + [False] * 9
@@ -322,3 +325,58 @@ def test_compiled_models_screen_as_well():
     x = odd(tokens(2, seed=5))
     expected = model(x)
     torch.testing.assert_close(torch.compile(model)(x), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_the_action_is_chosen_by_outputs_under_planted_corruption():
+    """Tokens that follow from the others are imputed; the numbers of both are said."""
+    model = screen_tokens(encoder(), tokens(300))
+    row = attention_summary(model)[0]
+    kept = dict(re.findall(r"(impute|hide) (-?[0-9.]+)", row.options))
+    assert float(kept["impute"]) > float(kept["hide"])
+    assert "action='impute'" in row.options
+    again = attention_summary(screen_tokens(encoder(), tokens(300)))[0]
+    assert again.options == row.options
+    fixed = attention_summary(screen_tokens(encoder(), tokens(300), action="hide"))[0]
+    assert fixed.options == "max_share=0.5, action='hide'"
+
+
+def test_the_better_action_is_taken(monkeypatch):
+    """Outputs are compared as they are: hiding is taken where it keeps more of them."""
+    from eigenheads.adapters import _hide_tokens
+
+    calls = []
+
+    def agreement(outputs, plain):
+        calls.append(outputs)
+        return 0.5 if len(calls) <= 3 else 0.9  # imputing is tried first
+
+    monkeypatch.setattr(_hide_tokens, "_agreement", agreement)
+    model = screen_tokens(encoder(), tokens(300))
+    assert "action='hide'" in attention_summary(model)[0].options
+    assert len(calls) == 6
+    # Clean, replaced and noisy tokens, each under both actions.
+    assert not torch.allclose(calls[0], calls[1])
+    assert not torch.allclose(calls[0], calls[2])
+
+
+def test_trials_leave_the_model_as_it_was():
+    model = encoder().train()
+    before = {name: x.clone() for name, x in model.state_dict().items()}
+    hooks = [len(m._forward_pre_hooks) for m in model.modules()]
+    screen_tokens(model, tokens(300))
+    swap_attention(model, to="original")
+    assert model.training
+    assert [len(m._forward_pre_hooks) for m in model.modules()] == hooks
+    after = model.state_dict()
+    assert set(after) == set(before)
+    assert all(torch.equal(after[name], x) for name, x in before.items())
+
+
+def test_agreement_is_of_classes_or_a_correlation():
+    from eigenheads.adapters._hide_tokens import _agreement
+
+    plain = torch.tensor([[1.0, 2.0], [3.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    assert _agreement(plain.flip(1), plain) == 0.0
+    assert _agreement(plain * torch.tensor([[2.0, 0.1]]), plain) == 0.75
+    assert _agreement(3 * plain[:, :1] + 1, plain[:, :1]) == pytest.approx(1.0)
+    assert _agreement(torch.zeros(4, 1), plain[:, :1]) == 0.0

@@ -215,3 +215,50 @@ def test_budgets_per_channel_are_kept():
         largest = change.amax((0, 2, 3))
         assert (largest <= torch.tensor([1.0, 4.0, 0.0]) + 1e-6).all()
         assert largest[1] > 2
+
+
+def test_autoattack_is_that_of_a_package(monkeypatch):
+    """It gets budget, seed and classes; without it the error says what to do."""
+    import sys
+    from types import ModuleType, SimpleNamespace
+
+    from eigenheads.robustness import evaluate_robustness
+
+    seen = []
+
+    class AutoAttack:
+        def __init__(self, model, *, eps, seed, device):
+            seen.append((eps, seed))
+            self.apgd_targeted, self.fab = SimpleNamespace(), SimpleNamespace()
+            self.model, self.eps = model, eps
+
+        def run_standard_evaluation(self, x, y, batch_size):
+            assert self.apgd_targeted.n_target_classes == 3
+            assert self.fab.n_target_classes == 3
+            return x - 2 * self.eps, y  # beyond the budget: it is brought back
+
+    torch.manual_seed(0)
+    images, classes = torch.full((3, 1, 2, 2), 0.5), torch.tensor([1, 1, 1])
+
+    def read(x):
+        """The second of four classes is right while the image is bright enough."""
+        logits = torch.zeros(len(x), 4) - 9
+        logits[:, 0] = 0
+        logits[:, 1] = x.sum((1, 2, 3)) - 1.98
+        return logits
+
+    options = {"attacks": ["autoattack"], "budgets": [4], "corruptions": []}
+    monkeypatch.setitem(sys.modules, "pyautoattack", None)
+    with pytest.raises(ImportError, match="pip install --no-deps pyautoattack"):
+        evaluate_robustness(read, (images, classes), **options)
+    fake = ModuleType("pyautoattack")
+    fake.AutoAttack = AutoAttack
+    monkeypatch.setitem(sys.modules, "pyautoattack", fake)
+    table = evaluate_robustness(read, (images, classes), **options)
+    again = evaluate_robustness(read, (images, classes), **options)
+    assert seen[0] == seen[1] and seen[0][0] == pytest.approx(4 / 255)
+    values = {row.condition: row.value for row in table.rows if row.metric == "top-1"}
+    assert values == {"clean": 1.0, "autoattack": 0.0}
+    assert [row.value for row in again.rows] == [row.value for row in table.rows]
+    with pytest.raises(ValueError, match="at least 4 classes"):
+        evaluate_robustness(lambda x: read(x)[:, :2], (images, classes), **options)

@@ -166,3 +166,23 @@ if find_spec("torchattacks"):
             (z - x)[both].flatten(1).norm(dim=1).mean() for z in (ours, theirs)
         )
         assert near <= 1.05 * far
+
+
+@pytest.mark.skipif(find_spec("pyautoattack") is None, reason="no pyautoattack here")
+@pytest.mark.slow
+def test_autoattack_is_at_least_as_strong_as_ours(trained):
+    """Its own program, called by name, with the budget in the same unit."""
+    from eigenheads.robustness import evaluate_robustness
+
+    model, x, y = trained
+    table = evaluate_robustness(
+        model.float(),
+        (x[:30].float(), y[:30]),
+        attacks=["autoattack", "pgd", "square"],
+        budgets=[8],
+        corruptions=[],
+    )
+    rows = {row.condition: row.value for row in table.rows if row.metric == "top-1"}
+    model.double()
+    assert rows["autoattack"] <= min(rows["pgd"], rows["square"]) + 1e-9
+    assert rows["autoattack"] < rows["clean"]

@@ -92,25 +92,18 @@ def test_the_oracle_gains_where_hidden_tokens_do_not_matter():
     assert again["random"].gain == pytest.approx(found["random"].gain, abs=1e-9)
 
 
-def test_nothing_is_screened_where_the_oracle_gains_nothing():
-    class Never(nn.Module):
-        def forward(self, x):
-            raise AssertionError("the screened model must not run")
-
-    found = screening_headroom(
-        Deaf(),
-        bright_and_dark(),
-        patch=2,
-        hide=hide_tokens,
-        screened=Never(),
-        kind="saturated",
-        share=0.5,
-    )
+def test_a_model_that_hiding_cannot_help():
+    """A screen that is given is measured all the same: it may impute."""
+    options = {"patch": 2, "hide": hide_tokens, "kind": "saturated", "share": 0.5}
+    found = screening_headroom(Deaf(), bright_and_dark(), **options)
     assert not found.can_help
     assert [row.remedy for row in found.rows] == ["none", "oracle", "random"]
-    assert "no screen that finds and hides them can help" in str(found)
+    assert "no screen that hides them can help this model here" in str(found)
     with pytest.raises(KeyError):
         found["screen"]
+    found = screening_headroom(Deaf(), bright_and_dark(), screened=Deaf(), **options)
+    assert found["screen"].gain == 0.0
+    assert "points (" in found.summary and "the screen +0.0" in found.summary
 
 
 @pytest.mark.parametrize("kind", PATCH_CORRUPTIONS)

@@ -2,14 +2,16 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from eigenheads._checks import Got, check_choice, check_instance, fail
-from eigenheads.adapters._batch import read_batch, run_model
+from eigenheads._rng import torch_generator
+from eigenheads.adapters._batch import output_tensor, read_batch, run_model
 from eigenheads.adapters._family import (
     AttentionLayer,
     first_tensor,
@@ -23,12 +25,20 @@ from eigenheads.adapters._screen import (
     ScreenVariant,
     blocks_around_first,
     install_screen,
+    with_tokens,
 )
 from eigenheads.adapters._swap import apply_variants
 from eigenheads.adapters._variants import SWAP, SwapState, swap_state
 from eigenheads.nn._modules import evaluating
 
+if TYPE_CHECKING:
+    from eigenheads.estimators import TokenScreen
+
 Model = TypeVar("Model", bound=nn.Module)
+
+_ACTIONS: tuple[Action, Action] = ("impute", "hide")
+# Inputs on which the actions are tried, and the share of tokens that is replaced there.
+_N_TRIED, _SHARE = 256, 0.25
 
 
 def screen_tokens(
@@ -38,13 +48,13 @@ def screen_tokens(
     n_components: int = 8,
     false_flag_rate: float = 0.02,
     max_share: float = 0.5,
-    action: Action = "hide",
+    action: Action | Literal["auto"] = "auto",
 ) -> Model:
-    """Hide tokens that do not fit the others from the attention of all layers.
+    """Impute tokens that do not fit the others, or hide them from the attention.
 
     A :class:`~eigenheads.estimators.TokenScreen` is fitted to the tokens that enter the
     first block, on clean inputs without labels. Then each forward pass flags the tokens
-    that do not fit, and no token sees them. The weights are not changed.
+    that do not fit, and replaces or hides them. The weights are not changed.
 
     Parameters
     ----------
@@ -58,10 +68,12 @@ def screen_tokens(
         all inputs (class tokens, registers) are never hidden, nor is padding, whose
         contents are not read; calibrate on inputs without padding.
     action
-        What happens to tokens that do not fit: ``"hide"`` them from attention, or
-        ``"impute"`` them by what the other tokens predict (conditional means of the
-        Gaussian). Imputation was better for models trained plainly, hiding for models
-        trained with dropped tokens (``screening/mnist``).
+        What happens to tokens that do not fit: ``"impute"`` them by what the other
+        tokens predict (conditional means of the Gaussian), or ``"hide"`` them from
+        attention. ``"auto"`` tries both on calibration inputs, clean, with tokens of
+        other inputs in a quarter of the places, and with noise on all of them, and
+        takes the one with which the outputs agree better with those of the plain model
+        on clean inputs. That needs no labels; :func:`attention_summary` has the choice.
 
     Returns
     -------
@@ -71,10 +83,12 @@ def screen_tokens(
 
     Notes
     -----
-    It helps if some tokens are replaced or saturated and if the model tolerates missing
-    tokens: measure with :func:`eigenheads.robustness.evaluate_robustness` before you
-    rely on it. It does not help against adversarial attacks. Under dense noise more
-    than `max_share` of the tokens are flagged, and then none is hidden.
+    It helps if some tokens are replaced or saturated: measure with
+    :func:`eigenheads.robustness.evaluate_robustness` before you rely on it. It does not
+    help against adversarial attacks, nor against constant patches,
+    such as a grey block: these fit their neighbours too well to be found.
+    Under dense noise more than `max_share` of the tokens are flagged, and then none is
+    changed.
 
     Positions must have a fixed meaning: models of text raise an error.
 
@@ -96,7 +110,7 @@ def screen_tokens(
 
     layers = find_attention_layers(model)
     _refuse_swapped(layers)
-    check_choice("action", action, ("hide", "impute"))
+    check_choice("action", action, ("auto", *_ACTIONS))
     _refuse_text(calibration)
     batches = _Batches(model, calibration)
     block, axis = _find_block(model, layers, batches)
@@ -110,12 +124,23 @@ def screen_tokens(
         fail("calibration", "inputs that differ from each other", got)
     # Swap first, so that a refusal leaves no screen behind.
     shape = (*fitted.mean_.shape, fitted.components_.shape[1])
-    variant = ScreenVariant(
-        block=block, shape=shape, max_share=max_share, action=action
-    )
+    variant = ScreenVariant(block=block, shape=shape, max_share=max_share)
+    if action == "auto":
+        variant = _Trial(model, layers, fitted, axis, batches).choose(variant)
+    else:
+        variant = replace(variant, action=action)
+    _install(model, layers, variant, fitted)
+    return model
+
+
+def _install(
+    model: nn.Module,
+    layers: list[AttentionLayer],
+    variant: ScreenVariant,
+    fitted: "TokenScreen",
+) -> None:
     apply_variants(model, dict.fromkeys(layers, variant))
     install_screen(model, layers, variant).load(fitted)
-    return model
 
 
 @contextmanager
@@ -178,6 +203,106 @@ def _refuse_swapped(layers: Iterable[AttentionLayer]) -> None:
         fail("model", contract, got, hint=hint)
 
 
+# --- Choice of the action ------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """Outputs on inputs whose corruption is planted, with one action and the other."""
+
+    model: nn.Module
+    layers: list[AttentionLayer]
+    fitted: "TokenScreen"
+    axis: int
+    batches: "_Batches"
+
+    def choose(self, variant: ScreenVariant) -> ScreenVariant:
+        """Return the variant with the action that keeps more of the outputs."""
+        inputs = list(self.batches.first(_N_TRIED))
+        plain = self._outputs(inputs)
+        kept = {}
+        for action in _ACTIONS:
+            trial = replace(variant, action=action)
+            _install(self.model, self.layers, trial, self.fitted)
+            try:
+                kept[action] = float(
+                    np.mean(
+                        [
+                            _agreement(self._outputs(inputs, trial.block, plant), plain)
+                            for plant in (_clean, self._replace, _add_noise)
+                        ]
+                    )
+                )
+            finally:
+                apply_variants(self.model, dict.fromkeys(self.layers, None))
+        # A tie goes to imputing, which changes less.
+        action = max(_ACTIONS, key=lambda name: kept[name])
+        numbers = ", ".join(f"{name} {kept[name]:.2f}" for name in _ACTIONS)
+        return replace(variant, action=action, reason=f"outputs kept: {numbers}")
+
+    def _outputs(
+        self, inputs: list[Any], block: str | None = None, plant: Any = None
+    ) -> Tensor:
+        """Return the outputs of the model, with changed tokens if `plant` is given."""
+        noise = torch_generator(0)
+
+        def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            given = first_tensor(args, kwargs)
+            tokens = given if self.axis == 1 else given.transpose(0, 1)
+            changed = plant(tokens, noise)
+            changed = changed if self.axis == 1 else changed.transpose(0, 1)
+            return with_tokens(given, changed, args, kwargs)
+
+        with ExitStack() as stack:
+            stack.enter_context(evaluating(self.model))
+            if block is not None:
+                # Before the screen, which is a hook of the same block.
+                handle = self.model.get_submodule(block).register_forward_pre_hook(
+                    before, with_kwargs=True, prepend=True
+                )
+                stack.callback(handle.remove)
+            outputs = [output_tensor(run_model(self.model, x)) for x in inputs]
+        rows = [
+            x.transpose(0, 1) if piece.axis and x.ndim > 2 else x
+            for x, piece in zip(outputs, inputs, strict=True)
+        ]
+        return torch.cat([x.detach().float().cpu() for x in rows])
+
+    def _replace(self, tokens: Tensor, noise: torch.Generator) -> Tensor:
+        """Put tokens of other inputs and places where a quarter of the tokens are."""
+        n_rows, n_tokens, _ = tokens.shape
+        # Class tokens and registers are never flagged: they stay.
+        movable = torch.from_numpy(np.isfinite(self.fitted.thresholds_))
+        draws = torch.rand(n_rows, n_tokens, generator=noise)
+        is_replaced = ((draws < _SHARE) & movable).to(tokens.device)
+        places = torch.nonzero(movable).flatten()
+        rows = torch.randint(n_rows, (n_rows, n_tokens), generator=noise)
+        chosen = torch.randint(len(places), (n_rows, n_tokens), generator=noise)
+        others = tokens[rows.to(tokens.device), places[chosen].to(tokens.device)]
+        return torch.where(is_replaced[..., None], others, tokens)
+
+
+def _clean(tokens: Tensor, noise: torch.Generator) -> Tensor:
+    return tokens
+
+
+def _add_noise(tokens: Tensor, noise: torch.Generator) -> Tensor:
+    """Add noise as large as the tokens vary between inputs to all of them."""
+    drawn = torch.randn(tokens.shape, generator=noise).to(tokens)
+    return tokens + tokens.float().std(0, correction=0).to(tokens) * drawn
+
+
+def _agreement(outputs: Tensor, plain: Tensor) -> float:
+    """Return the share of rows with the same largest output, or else a correlation.
+
+    Only outputs ``(rows, several)`` are read as classes.
+    """
+    if plain.ndim == 2 and plain.shape[1] > 1:
+        return float((outputs.argmax(1) == plain.argmax(1)).float().mean())
+    pair = torch.stack([outputs.flatten(), plain.flatten()])
+    return float(torch.corrcoef(pair)[0, 1].nan_to_num(0.0))
+
+
 # --- Calibration ---------------------------------------------------------------------
 
 
@@ -193,6 +318,15 @@ class _Batches:
         ):
             contract = "a tensor, a mapping of tensors, or a re-iterable loader of them"
             fail("calibration", contract, calibration, error=TypeError)
+
+    def first(self, n_rows: int) -> Iterator[Any]:
+        """Yield pieces until they have so many rows."""
+        seen = 0
+        for piece in self:
+            yield piece
+            seen += piece.n_rows
+            if seen >= n_rows:
+                return
 
     def __iter__(self) -> Iterator[Any]:
         for item in [self._given] if self._is_one else self._given:

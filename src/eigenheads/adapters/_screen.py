@@ -46,6 +46,7 @@ class ScreenVariant(AbstractVariant):
     shape: tuple[int, int, int]  # tokens, width, components
     max_share: float
     action: Action = "hide"
+    reason: str = ""  # of the choice, if it was not the user's
 
     @property
     def is_identity(self) -> bool:
@@ -54,8 +55,8 @@ class ScreenVariant(AbstractVariant):
 
     def settings(self) -> str:
         """Return the options as text."""
-        shown = "" if self.action == "hide" else f", action={self.action!r}"
-        return f"max_share={self.max_share}{shown}"
+        why = f" ({self.reason})" if self.reason else ""
+        return f"max_share={self.max_share}, action={self.action!r}{why}"
 
     def attend(self, call: AttentionCall, module: nn.Module) -> Attended:
         """Return plain attention without the flagged tokens."""

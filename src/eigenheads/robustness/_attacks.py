@@ -6,11 +6,12 @@ Budgets are in 1/255 of the pixel range, as in papers.
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib import import_module
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from eigenheads._checks import (
@@ -529,6 +530,65 @@ def _shrunk(done: float) -> float:
     """Return the published schedule's factor when this share of queries is done."""
     ends = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
     return 0.5 ** sum(done > end for end in ends)
+
+
+# --- Of another package --------------------------------------------------------------
+
+AUTOATTACK: Final = "autoattack"
+
+
+def autoattack(
+    model: Model,
+    x: Tensor,
+    y: Tensor,
+    *,
+    budget: Budget,
+    bounds: Bounds = (0.0, 1.0),
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Attack by AutoAttack (Croce and Hein 2020), standard version, of pyautoattack.
+
+    Parameters
+    ----------
+    model, x, y, budget, bounds
+        As in :func:`fgsm`; one budget for all entries, bounds 0 and 1, and at least
+        four classes.
+    generator
+        Random numbers.
+    """
+    data, radius = check_bounded_attack(
+        budget, model, x, y, bounds, generator=generator, least_axes=3
+    )
+    model, x, y, bounds = data
+    if bounds != (0.0, 1.0):
+        fail("bounds", "(0.0, 1.0) for AutoAttack", bounds)
+    if isinstance(radius, Tensor):
+        fail("budget", "one number for AutoAttack", Got("a tensor"))
+    with torch.no_grad():
+        n_classes = model(x[:1]).shape[1]
+    if n_classes < 4:
+        fail("model", "a model of at least 4 classes for AutoAttack", n_classes)
+    try:
+        program: Any = import_module("pyautoattack")
+    except ImportError as error:
+        advice = "Run `pip install --no-deps pyautoattack`."
+        raise ImportError(f"autoattack: needs pyautoattack. {advice}") from error
+
+    class Module(nn.Module):
+        """The function as a module, whose parts AutoAttack looks for."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            return model(x)
+
+    seed = int(torch.randint(2**31, (1,), generator=generator))
+    attack = program.AutoAttack(Module(), eps=radius, seed=seed, device=x.device)
+    # It attacks the nine most likely classes, of which there may be fewer.
+    n_targets = min(9, n_classes - 1)
+    attack.apgd_targeted.n_target_classes = n_targets
+    attack.fab.n_target_classes = n_targets
+    with torch.random.fork_rng(), torch.enable_grad():
+        attacked, _ = attack.run_standard_evaluation(x, y, batch_size=len(x))
+    return project(attacked.detach(), x, radius, bounds)
 
 
 #: Attacks by name: functions of a model, inputs, classes and a budget.

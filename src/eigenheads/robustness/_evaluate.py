@@ -23,7 +23,7 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads._parallel import progress_bar
-from eigenheads.robustness._attacks import ATTACKS
+from eigenheads.robustness._attacks import ATTACKS, AUTOATTACK, autoattack
 from eigenheads.robustness._corruptions import (
     CORRUPTIONS,
     IMAGENET_C,
@@ -116,11 +116,11 @@ def evaluate_robustness(
         default all. For images, some of :data:`CORRUPTIONS`, and their severities; by
         default those of :data:`IMAGENET_C`.
     attacks
-        Names from :data:`ATTACKS`; or a mapping from names to options, such as
-        ``{"pgd": {"n_steps": 20}}``, or to your own attack: any callable
-        ``attack(model, images, labels)`` that returns attacked images. It gets the
-        model itself, chooses its own budget, and draws from `generator` if it has such
-        a parameter.
+        Names from :data:`ATTACKS`, or ``"autoattack"`` if pyautoattack is installed; or
+        a mapping from names to options, such as ``{"pgd": {"n_steps": 20}}``, or to
+        your own attack: any callable ``attack(model, images, labels)`` that returns
+        attacked images. It gets the model itself, chooses its own budget, and draws
+        from `generator` if it has such a parameter.
     budgets
         Budgets of the attacks in the maximum norm, in 1/255 of the pixel range.
     outliers
@@ -517,7 +517,7 @@ def _planned(name: str, value: object) -> PlannedAttack:
     if not isinstance(value, Mapping):
         contract = "a mapping of options, or a callable attack(model, images, labels)"
         fail(f"attacks[{name!r}]", contract, value)
-    function = ATTACKS[name]
+    function = {**ATTACKS, AUTOATTACK: autoattack}[name]
     parameters = set(inspect.signature(function).parameters)
     # What the evaluation sets itself is no option of the user.
     options = sorted(parameters - {"model", "x", "y", "budget", "generator", "loss"})
@@ -541,7 +541,7 @@ def _check_attack(name: str, attack: object) -> str:
     if isinstance(attack, str) and attack in _OF_A_PAPER:
         hint = f"Pass {_OF_A_PAPER[attack]} of eigenheads_papers.teo2024.attacks."
         fail(name, "an attack of `ATTACKS`", attack, hint=hint)
-    return check_choice(name, attack, list(ATTACKS))
+    return check_choice(name, attack, [*ATTACKS, AUTOATTACK])
 
 
 def _read_budgets(

@@ -59,7 +59,7 @@ class Headroom:
     Attributes
     ----------
     rows
-        One per remedy; without the screen if the oracle gains nothing.
+        One per remedy.
     corruption
         The corruption as text.
     clean
@@ -91,22 +91,20 @@ class Headroom:
     def summary(self) -> str:
         """The finding in one sentence."""
         oracle = self["oracle"]
-        if not self.can_help:
-            return (
-                "Hiding exactly the corrupted tokens gains "
-                f"{100 * oracle.gain:+.1f} points ({_ends(oracle)}): no screen "
-                "that finds and hides them can help this model here. Train it with "
-                "dropped tokens first."
-            )
         sentence = (
             "Hiding exactly the corrupted tokens gains "
             f"{100 * oracle.gain:+.1f} points ({_ends(oracle)})"
         )
         screens = [row for row in self.rows if row.remedy == "screen"]
-        if not screens:
+        if screens:
+            (screen,) = screens
+            return f"{sentence}; the screen {100 * screen.gain:+.1f} ({_ends(screen)})."
+        if self.can_help:
             return f"{sentence}: a screen can help."
-        (screen,) = screens
-        return f"{sentence}; the screen {100 * screen.gain:+.1f} ({_ends(screen)})."
+        return (
+            f"{sentence}: no screen that hides them can help this model here. One that "
+            "imputes them may; or train it with dropped tokens."
+        )
 
     def __str__(self) -> str:
         head = ("hidden", "accuracy", "gain, points")
@@ -153,9 +151,9 @@ def screening_headroom(
 
     Patches of known places are corrupted. Hiding exactly these from attention is the
     *oracle*, the gain of a screen that finds all of them. If the oracle gains nothing,
-    the model does not tolerate missing tokens, and the measurement stops: the screened
-    model is not run. The oracle is a guide, not a bound: a screen that hides some of
-    the tokens, or imputes them, may gain where hiding all of them loses.
+    the model does not tolerate missing tokens. The oracle is a guide, not a bound: a
+    screen that hides some of the tokens, or imputes them, may gain where hiding all of
+    them loses.
 
     Parameters
     ----------
@@ -240,7 +238,7 @@ def screening_headroom(
     def row(remedy: str) -> HeadroomRow:
         return _compared(remedy, correct_with[remedy], correct_with["none"], confidence)
 
-    if screened is not None and row("oracle").low > 0:
+    if screened is not None:
         correct_with["screen"] = correct(screened, x)
     return Headroom(
         rows=tuple(row(remedy) for remedy in correct_with),
