@@ -21,7 +21,9 @@ def test_marks_and_labels_are_where_the_heads_are():
     maps = [HeadMap("one", values), HeadMap("two", values - 3, found, is_effect=True)]
     one, two = drawn(maps, layers=[0, 7])
     assert not one.lines
-    np.testing.assert_allclose(two.lines[0].get_xydata(), [[2.5, 1.5]])
+    np.testing.assert_allclose(
+        two.lines[0].get_xydata(), [[2.86, 1.2]]
+    )  # in the corner
     assert [text.get_text() for text in two.get_yticklabels()] == ["0", "7"]
     # The first layer is on top.
     assert two.get_ylim() == (2.0, 0.0)
@@ -42,3 +44,15 @@ def test_missing_numbers_and_large_models_are_drawn():
         size=head_maps_size(maps),
     )
     assert svg.startswith(b"<?xml")
+
+
+def test_cells_have_their_numbers_where_there_is_room():
+    from eigenheads._plotting.heads import _short
+
+    values = np.array([[0.034, np.nan, -2.31], [47.2, 3e-5, 12345.0]])
+    (axes,) = drawn([HeadMap("x", values)], [0, 1])
+    texts = [text.get_text() for text in axes.texts]
+    assert texts == [_short(x) for x in values.ravel() if np.isfinite(x)]
+    assert texts == [".03", "-2.3", "47", "0", "1.2e4"]
+    (axes,) = drawn([HeadMap("x", np.ones((2, 17)))], [0, 1])
+    assert not axes.texts

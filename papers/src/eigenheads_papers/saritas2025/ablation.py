@@ -1,4 +1,4 @@
-"""What the heads of a sentence encoder do for its output, against random heads."""
+"""Effects of the heads of a sentence encoder on its output, against random heads."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
