@@ -71,11 +71,13 @@ def test_phase_diagram_does_not_depend_on_threads():
     heard = []
     with threads(1), reporting(heard.append):
         params, one, _ = run("truong2026/phase_diagram", **small)
-    with threads(3):
+    in_threads = []
+    with threads(3), reporting(in_threads.append):
         three = run("truong2026/phase_diagram", **small)[1]
     for name in one:
         assert one[name].tobytes() == three[name].tobytes(), name
-    assert sum(heard) == get_experiment("truong2026/phase_diagram").work(params)
+    work = get_experiment("truong2026/phase_diagram").work(params)
+    assert sum(heard) == sum(in_threads) == work
 
 
 @pytest.mark.parametrize("key", KEYS)

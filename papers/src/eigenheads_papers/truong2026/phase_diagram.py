@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -231,8 +232,10 @@ def _in_threads(n: int, work: Callable[[int], None]) -> None:
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(limits=1), ThreadPoolExecutor(n_threads()) as pool:
-        # An error of a cell is raised when its result is asked for.
-        list(pool.map(work, range(n)))
+        # Each thread gets a copy of this context, so that its progress is heard.
+        tasks = [pool.submit(copy_context().run, work, index) for index in range(n)]
+        for task in tasks:
+            task.result()
 
 
 def _outcomes(table: Table) -> FloatArray:
