@@ -184,13 +184,20 @@ def record_steps(n_steps: int, record_every: int) -> NDArray[np.int64]:
     return np.arange(0, n_steps + 1, record_every)
 
 
+_N_RECORDS = 100  # where the caller does not say how many
+
+
 def check_record_every(
     record_every: object, *, n_steps: int, n_runs: int, n_curves: int
 ) -> int:
     """Return `record_every`, or raise if it is out of range or gives too many records.
 
+    None stands for about a hundred records, the last one at the end if possible.
+
     Examples
     --------
+    >>> check_record_every(None, n_steps=2020, n_runs=1, n_curves=5)
+    101
     >>> check_record_every(11, n_steps=10, n_runs=1, n_curves=5)
     Traceback (most recent call last):
     ...
@@ -199,6 +206,11 @@ def check_record_every(
     has 10 steps.
     """
     hint = f"A run has {n_steps} steps."
+    if record_every is None:
+        # The last record is then the end, if a divisor is near; else it is before it.
+        fewest = -(-n_steps // _N_RECORDS)
+        near = range(fewest, 2 * fewest)
+        record_every = next((n for n in near if n_steps % n == 0), fewest)
     every = check_count("record_every", record_every, maximum=n_steps, hint=hint)
     numbers = n_curves * n_runs * (n_steps // every + 1)
     if numbers > MAX_RECORDED:

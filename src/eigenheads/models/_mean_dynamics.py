@@ -172,7 +172,7 @@ def mean_dynamics(
     start: Mapping[str, ArrayLike],
     step_size: Schedule,
     n_steps: int,
-    record_every: int,
+    record_every: int | None = None,
     batch_size: int = 1,
     parameters: Mapping[str, Schedule] | None = None,
     step: str = "tangent",

@@ -435,7 +435,8 @@ def _check_latents(latents: object) -> dict[str, RandomNumber]:
         if not isinstance(law, RandomNumber):
             contract = "made of signs, gaussian or choice"
             got = Got(f"{name}={shown(law)}")
-            fail("latents", contract, got)
+            hint = "Call it, such as signs()." if callable(law) else ""
+            fail("latents", contract, got, hint=hint)
     return dict(latents)
 
 

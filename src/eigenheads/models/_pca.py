@@ -85,9 +85,9 @@ def simulate_pca(
     step_size: Schedule,
     batch_size: int,
     n_steps: int,
-    n_runs: int,
-    record_every: int,
-    seed: int,
+    n_runs: int = 1,
+    record_every: int | None = None,
+    seed: int = 0,
     method: str = "exact",
     start: ArrayLike | None = None,
 ) -> Trajectories:
@@ -122,7 +122,8 @@ def simulate_pca(
     n_runs
         Number of independent runs.
     record_every
-        Record the state after each multiple of this many updates.
+        Record the state after each multiple of this many updates; None: about a
+        hundred records.
     seed
         Run r depends on ``(seed, r)`` only, not on the number of runs or threads.
     method

@@ -203,9 +203,9 @@ def simulate_signal(
     *,
     step_size: Schedule,
     n_steps: int,
-    n_runs: int,
-    record_every: int,
-    seed: int,
+    n_runs: int = 1,
+    record_every: int | None = None,
+    seed: int = 0,
     batch_size: int = 1,
     averaging: bool = False,
     method: str = "exact",
@@ -234,7 +234,8 @@ def simulate_signal(
     n_runs
         Number of independent runs.
     record_every
-        Record the state after each multiple of this many updates.
+        Record the state after each multiple of this many updates; None: about a
+        hundred records.
     seed
         Run r depends on ``(seed, r)`` only, not on the number of runs or threads.
     batch_size

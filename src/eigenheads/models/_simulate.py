@@ -55,9 +55,9 @@ def simulate(
     d: int,
     step_size: Schedule,
     n_steps: int,
-    n_runs: int,
-    record_every: int,
-    seed: int,
+    n_runs: int = 1,
+    record_every: int | None = None,
+    seed: int = 0,
     batch_size: int = 1,
     parameters: Mapping[str, Schedule] | None = None,
     start: Mapping[str, ArrayLike] | None = None,
@@ -88,7 +88,8 @@ def simulate(
     n_steps, n_runs
         Updates per run, and number of independent runs.
     record_every
-        Record the overlaps after each multiple of this many updates.
+        Record the overlaps after each multiple of this many updates; None: about a
+        hundred records.
     seed
         Run r depends on ``(seed, r)`` alone: not on the other runs, nor on the number
         of threads.
@@ -99,8 +100,9 @@ def simulate(
         hold for those that are not given.
     start
         Overlaps at which to start, by name (``"k.key"``): numbers or arrays
-        (n_runs,); those not given are 0, squared lengths 1. The first record of
-        another simulation is a start as well. Default: weights on spheres uniform,
+        (n_runs,). Those not given are 0, squared lengths 1, and products of two
+        weights what their planted overlaps imply. The first record of another
+        simulation is a start as well. Default: weights on spheres uniform,
         free ones :math:`\mathcal N(0, I/d)`.
     record
         Names of the overlaps to record; default: :attr:`Model.overlaps`, and those of

@@ -60,19 +60,55 @@ def check_start(
         eigenvalues[:, 0] < -_ROUNDING * (1 + np.trace(gram[0]))
     )
     if len(impossible):
+        run = impossible[0]
         contract = "overlaps that vectors can have (their Gram matrix is positive)"
-        shown = {key: float(value[impossible[0]]) for key, value in values.items()}
-        fail(name, contract, Got(str(shown)))
+        shown = {key: float(value[run]) for key, value in values.items()}
+        hint = _why_impossible(list(model.weights), planted[run], gram[run])
+        fail(name, contract, Got(str(shown)), hint=hint)
     return [
         weights_in_frame(planted[run], gram[run], columns=p + r)
         for run in range(n_runs)
     ]
 
 
+def _why_impossible(names: list[str], planted: FloatArray, gram: FloatArray) -> str:
+    """Return which weight or pair of weights is impossible, if one alone is.
+
+    Examples
+    --------
+    >>> _why_impossible(["k"], np.array([[1.2]]), np.array([[1.0]]))
+    'Squared overlaps of k add up to 1.44, more than k.k = 1.'
+    """
+    residual = gram - planted @ planted.T
+    for row, name in enumerate(names):
+        if residual[row, row] < -_ROUNDING * (1 + gram[row, row]):
+            total = float(planted[row] @ planted[row])
+            length = f"{name}.{name} = {gram[row, row]:.4g}"
+            return (
+                f"Squared overlaps of {name} add up to {total:.4g}, more than {length}."
+            )
+    for row, name in enumerate(names):
+        for column, partner in enumerate(names[:row]):
+            least, most = (
+                float(planted[row] @ planted[column])
+                + sign
+                * math.sqrt(max(0.0, residual[row, row] * residual[column, column]))
+                for sign in (-1.0, 1.0)
+            )
+            if not least - _ROUNDING <= gram[row, column] <= most + _ROUNDING:
+                pair = f"{partner}.{name}"
+                return f"The others allow {pair} from {least:.4g} to {most:.4g}."
+    return ""
+
+
 def _given(
     model: Model, start: Mapping[str, ArrayLike], n_runs: int
 ) -> dict[str, FloatArray]:
-    """Return all overlaps as arrays (n_runs,): 0 and unit lengths if not given."""
+    """Return all overlaps as arrays (n_runs,).
+
+    Those that are not given are 0 with planted directions, lengths are 1, and weights
+    overlap as much as their parts along planted directions do.
+    """
     values = {name: np.zeros(n_runs) for name in model.overlaps}
     for name in model.weights:
         if f"{name}.{name}" in values:
@@ -88,6 +124,18 @@ def _given(
             contract = f"one number or of shape ({n_runs},)"
             fail(f"start[{name!r}]", contract, array)
         values[name] = np.broadcast_to(array, (n_runs,)).astype(float)
+    names = list(model.weights)
+    for row, name in enumerate(names):
+        for partner in names[:row]:
+            pair = f"{partner}.{name}"
+            if pair in values and pair not in start:
+                values[pair] = sum(
+                    (
+                        values[f"{name}.{direction}"] * values[f"{partner}.{direction}"]
+                        for direction in model.planted
+                    ),
+                    np.zeros(n_runs),
+                )
     return values
 
 

@@ -200,6 +200,11 @@ class Token:
             list(self.mean.values()) if isinstance(self.mean, Mapping) else []
         )
         for value in [*coefficients, self.scale]:
+            laws: tuple[Any, ...] = (signs, gaussian, choice, multiple_of)
+            if any(value is law for law in laws):
+                name = getattr(value, "__name__", "")
+                hint = f"Call it: {name}(…)."
+                fail("mean or scale", "a law, not its function", Got(name), hint=hint)
             is_random = isinstance(value, RandomNumber | LatentMultiple) or callable(
                 value
             )
