@@ -79,7 +79,7 @@ def mean_estimate(
     error = float(np.std(numbers, ddof=1)) / math.sqrt(n)
 
     def interval(level: float) -> tuple[float, float]:
-        half = student_half(error, n, level)
+        half = float(student_half(error, n, level))
         return max(mean - half, least), min(mean + half, most)
 
     return Estimate(
@@ -115,7 +115,7 @@ def resampled_estimate(sample: ArrayLike, *, test_share: float) -> Estimate:
     error = float(np.std(numbers, ddof=1)) * math.sqrt(1 / n + test_share)
 
     def interval(level: float) -> tuple[float, float]:
-        half = student_half(error, n, level)
+        half = float(student_half(error, n, level))
         return mean - half, mean + half
 
     return Estimate(
@@ -243,7 +243,7 @@ def power_of_test(
     level
         One minus the level of the test.
     """
-    critical = student_half(1.0, n, level)
+    critical = float(student_half(1.0, n, level))
     shift = effect / error
     # The statistic is a normal over a scaled chi: average over quantiles of the chi.
     # SciPy's noncentral t returns NaN for few degrees of freedom.
