@@ -112,6 +112,9 @@ def draw_head_map(
 
 def _write_numbers(axes: "Axes", mesh: Any, values: Any) -> None:
     """Write each value into its cell, in ink or in white, whichever is readable."""
+    largest = float(np.abs(values).max()) if values.count() else 1.0
+    # Two digits of the largest number, so that small ones do not all become 0.
+    places = 2 if largest == 0 else int(np.clip(1 - np.floor(np.log10(largest)), 2, 4))
     for (down, across), value in np.ndenumerate(values):
         if not np.isfinite(value):
             continue
@@ -120,7 +123,7 @@ def _write_numbers(axes: "Axes", mesh: Any, values: Any) -> None:
         axes.text(
             across + 0.47,
             down + 0.55,
-            _short(value),
+            _short(value, places),
             color="#ffffff" if is_dark else "#101419",
             fontsize=4.6,
             ha="center",
@@ -128,15 +131,17 @@ def _write_numbers(axes: "Axes", mesh: Any, values: Any) -> None:
         )
 
 
-def _short(value: float) -> str:
-    """Return a number in two digits, as small as a cell.
+def _short(value: float, places: int = 2) -> str:
+    """Return a number that fits into a cell, with this many decimals below 1.
 
     Examples
     --------
     >>> [_short(x) for x in (0.034, 0.999, 1.0, -2.31, 47.2, 3e-5)]
     ['.03', '1', '1', '-2.3', '47', '0']
+    >>> _short(0.00324, 4)
+    '.0032'
     """
-    text = f"{value:.2f}" if abs(value) < 1 else f"{value:.2g}"
+    text = f"{value:.{places}f}" if abs(value) < 1 else f"{value:.2g}"
     if "e" in text:
         return text.replace("e+0", "e").replace("e+", "e")
     text = text.rstrip("0").rstrip(".") if "." in text else text
