@@ -20,6 +20,7 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads._errors import naming_errors, require
+from eigenheads._modules import evaluating
 from eigenheads._notebook import format_number, html_table
 from eigenheads._parallel import advance, progress_bar
 from eigenheads._rng import generator
@@ -28,7 +29,6 @@ from eigenheads.adapters._batch import ModelBatch, output_tensor, run_model
 from eigenheads.adapters._capture import CapturedLayer, PreparedModel, as_numbers
 from eigenheads.adapters._family import AttentionLayer
 from eigenheads.adapters._sources import tokenize_texts
-from eigenheads.nn._modules import evaluating
 from eigenheads.probes import ModelProbe, Statistic
 from eigenheads.probes._result import LEVEL
 

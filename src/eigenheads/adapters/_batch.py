@@ -14,7 +14,7 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads._errors import UsageError
-from eigenheads.nn._modules import device_of
+from eigenheads._modules import device_of
 
 # Masks of PyTorch's transformers that all rows share when they have two axes.
 _SHARED = ("mask", "src_mask", "tgt_mask", "attn_mask")

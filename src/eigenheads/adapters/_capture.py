@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from eigenheads._checks import Got, check_count, check_flag, fail
+from eigenheads._modules import evaluating
 from eigenheads.adapters._attention_call import (
     AttentionCall,
     visibility_of,
@@ -22,7 +23,6 @@ from eigenheads.adapters._batch import ModelBatch, read_batch, run_model
 from eigenheads.adapters._family import AttentionLayer, head_weights
 from eigenheads.adapters._layers import find_attention_layers, select_layers
 from eigenheads.nn import Visibility
-from eigenheads.nn._modules import evaluating
 from eigenheads.theory import HeadCertificate, head_certificate
 
 Numbers = NDArray[np.floating[Any]]

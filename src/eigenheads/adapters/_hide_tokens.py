@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from eigenheads._checks import Got, check_choice, check_instance, fail
+from eigenheads._modules import evaluating
 from eigenheads._rng import torch_generator
 from eigenheads.adapters._batch import output_tensor, read_batch, run_model
 from eigenheads.adapters._family import (
@@ -29,7 +30,6 @@ from eigenheads.adapters._screen import (
 )
 from eigenheads.adapters._swap import apply_variants
 from eigenheads.adapters._variants import SWAP, SwapState, swap_state
-from eigenheads.nn._modules import evaluating
 
 if TYPE_CHECKING:
     from eigenheads.estimators import TokenScreen

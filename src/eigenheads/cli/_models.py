@@ -15,7 +15,7 @@ from eigenheads._checks import Got, as_float, check_count, fail
 from eigenheads.cli.status import EXIT_INTERRUPTED, EXIT_OK, Out, say
 
 if TYPE_CHECKING:
-    from eigenheads.adapters._load import LoadedModel
+    from eigenheads.adapters import LoadedModel
     from eigenheads.robustness import Robustness
 
 # Owners in error messages: the names of the commands.
@@ -146,7 +146,7 @@ def read_source(
 
 
 def _from_callable(spec: str) -> "LoadedModel":
-    from eigenheads.adapters._load import LoadedModel
+    from eigenheads.adapters import LoadedModel
 
     pair = call_source(spec, name="MODEL")
     if not isinstance(pair, tuple) or len(pair) != 2:

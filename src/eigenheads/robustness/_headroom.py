@@ -17,8 +17,8 @@ from eigenheads._checks import (
     check_number,
     fail,
 )
+from eigenheads._modules import device_of
 from eigenheads._rng import generator
-from eigenheads.nn._modules import device_of
 from eigenheads.robustness._intervals import pair_bounds
 from eigenheads.robustness._plan import top_meter
 from eigenheads.robustness._read import read_images

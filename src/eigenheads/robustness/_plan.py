@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from eigenheads._checks import Got, fail
+from eigenheads._modules import device_of, evaluating
 from eigenheads._parallel import advance
 from eigenheads._rng import derived_seed, torch_generator
 from eigenheads._typing import FloatArray
-from eigenheads.nn._modules import device_of, evaluating
 from eigenheads.robustness._corruptions import corrupt_seeded
 from eigenheads.robustness._intervals import (
     AUPR,

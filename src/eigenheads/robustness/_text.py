@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from eigenheads._checks import Got, check_choice, check_count, fail
+from eigenheads._modules import device_of, evaluating
 from eigenheads._rng import generator
 from eigenheads._typing import FloatArray
-from eigenheads.nn._modules import device_of, evaluating
 from eigenheads.robustness._plan import Condition, Conditions, Meter
 from eigenheads.robustness._read import (
     logits_of,
