@@ -50,6 +50,20 @@ def test_a_law_of_the_mean_token_is_left_to_mean_pooling(rng):
     assert_allclose(model.attention(X[:1])[0], 1 / 6)
 
 
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_directions_without_targets_find_the_token_in_many_features(rng, is_turned):
+    """The targets of 180 bags can be fitted from any start in 300 features.
+
+    A key that is one feature is not the principal direction of standardised tokens.
+    """
+    X, y, places = SingleLocation(d=300, noise=0.1).sample(180 + N_TEST, rng)
+    if is_turned:
+        X = X @ np.linalg.qr(rng.standard_normal((300, 300)))[0]
+    model = SingleLocationRegressor().fit(X[:180], y[:180])
+    assert np.mean(model.locate(X[180:]) == places[180:]) > 0.95
+    assert model.score(X[180:], y[180:]) > 0.35
+
+
 def test_a_clear_law_gets_a_small_penalty_and_its_token(rng):
     law = SingleLocation(d=40, n_tokens=6, noise=0.1)
     X, y, places = law.sample(400 + N_TEST, rng)

@@ -208,10 +208,10 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     held-out bags (five folds) are added with the non-negative weights that minimise
     minus the log likelihood plus a price per weight, the non-negative garrote [2]_:
     weights of zero predict the mean, and equally good candidates share their weight.
-    For numbers, the head that starts at the pooled principal direction is a candidate
-    of its own. Large data are represented by a sample of bags. Bags that belong
-    together, such as several of one patient, need :class:`SingleLocationRegressorCV`
-    with groups.
+    For numbers, heads that start at the principal direction and at the mean of
+    :math:`\lVert x \rVert^2 x`, which need no targets, are candidates, too. Large data
+    are represented by a sample of bags. Bags that belong together, such as several of
+    one patient, need :class:`SingleLocationRegressorCV` with groups.
 
     The fit does not depend on the order of bags, tokens and columns, nor on names of
     classes and units: bags are sorted by content first. A stream is not sorted.

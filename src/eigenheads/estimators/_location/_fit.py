@@ -64,7 +64,9 @@ def find_starts(state: FitState) -> FitState:
     :math:`y` on the sum of a bag; ``spectral`` are sum and difference of the extreme
     eigenvectors of the mean of :math:`y \, x x^\top`, which under single-location
     regression is proportional to :math:`k v^\top + v k^\top`; ``principal`` is the
-    direction of largest pooled variance; ``value`` is :math:`v` itself, because the
+    direction of largest pooled variance; ``size`` is the mean of :math:`\lVert x
+    \rVert^2 x`, because deciding tokens may be longer or shorter, and only tried
+    alone; ``value`` is :math:`v` itself, because the
     deciding token may be the one with the largest readout; ``radius`` is the radius
     alone.
     """
@@ -89,7 +91,7 @@ def _directions(state: FitState) -> dict[str, list[FloatArray]]:
         sums = bags.sums(bags.tokens).astype(np.float64)
         equations.add(sums, part.responses, part.weights)
     values = equations.ridge(equations.mean_square()).T
-    moment = np.zeros(d)
+    moment, sized = np.zeros(d), np.zeros(d)
     if not is_wide:
         matrices = [np.zeros((d, d)) for _ in range(data.n_outputs)]
     for part in data.read():
@@ -97,6 +99,9 @@ def _directions(state: FitState) -> dict[str, list[FloatArray]]:
         pulls = part.bags.spread(part.weights[:, None] * part.responses)
         pull = (pulls * part.bags.products(values)).sum(axis=1)
         moment += pull.astype(tokens.dtype) @ tokens
+        squares = np.einsum("ij,ij->i", tokens, tokens)
+        sizes = part.bags.spread(part.weights) * squares
+        sized += sizes.astype(tokens.dtype) @ tokens
         if is_wide:
             matrices = [_moment_product(tokens, pull) for pull in pulls.T]
         else:
@@ -105,7 +110,7 @@ def _directions(state: FitState) -> dict[str, list[FloatArray]]:
     directions = {"moments": [moment], "spectral": list(_spectral(matrices))}
     if state.principal is not None:
         directions["principal"] = [state.principal.copy()]
-    directions["value"] = list(values)
+    directions["size"], directions["value"] = [sized], list(values)
     return directions
 
 
@@ -224,7 +229,9 @@ def best_starts(state: FitState) -> dict[str, FloatArray]:
     is first.
     """
     best, alpha = dict[str, FloatArray](), state.settings.alpha
-    for start in sorted(state.profiles, key=lambda s: s.error + 0.5 * alpha * s.square):
+    screened = [start for start in state.profiles if start.name != "size"]
+    ranked = screened or state.profiles
+    for start in sorted(ranked, key=lambda s: s.error + 0.5 * alpha * s.square):
         flat = np.concatenate([start.key, start.values.ravel()])
         best.setdefault(start.name, flat)
     return best

@@ -70,7 +70,7 @@ class Candidate:
     """A fit to choose, its out-of-fold score and its weight.
 
     `view` counts the feature maps; `start` is that of a head: the best of all by the
-    targets, or the principal direction. `score` is the share of the loss of the best
+    targets, or one that needs no targets. `score` is the share of the loss of the best
     constant that the candidate removes by itself; for squared loss it is :math:`R^2`.
     `share` is the part of the spread of the outputs that is its own.
     """
@@ -273,8 +273,8 @@ def _heads(index: int, state: FitState) -> Iterator[tuple[str, FitState]]:
     """Yield the head with every penalty, each started at the one before in its row.
 
     A few numbers in many features can be fitted from any start, so that the best of
-    them says little. The principal direction needs no targets: for numbers, on the
-    features as given, the head that starts there is a candidate, with two penalties.
+    them says little. So for numbers, on the features as given, heads that start at
+    directions that need no targets are candidates, too, each with two penalties.
     """
     first: FitState | None = None
     for path in _penalties(state.settings):
@@ -286,16 +286,16 @@ def _heads(index: int, state: FitState) -> Iterator[tuple[str, FitState]]:
             fit = fit_heads(replace(state.with_alpha(alpha), given=given))
             first, given = first or fit, (fit.minimum,)
             yield "screened", fit
-    starts = first.profiles if first else []
-    principal = [start for start in starts if start.name == "principal"]
-    if not principal or index > 0 or state.settings.kind != SQUARED:
+    if first is None or index > 0 or state.settings.kind != SQUARED:
         return
-    given = ()
-    for alpha in _penalties(state.settings)[-1][:2]:
-        here = replace(state.with_alpha(alpha), given=given, profiles=principal)
-        fit = fit_heads(here)
-        given = (fit.minimum,)
-        yield "principal", fit
+    for name in ("principal", "size"):
+        starts = [start for start in first.profiles if start.name == name]
+        given = ()
+        for alpha in _PENALTIES["numbers"][-1][:2] if starts else ():
+            here = replace(state.with_alpha(alpha), given=given, profiles=starts)
+            fit = fit_heads(here)
+            given = (fit.minimum,)
+            yield name, fit
 
 
 def _outputs(fit: FitState, bags: Bags) -> FloatArray:
