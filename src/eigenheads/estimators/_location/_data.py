@@ -53,11 +53,6 @@ class HeadSettings:
     tol: float
     n_heads: int = 1
 
-    @property
-    def has_relative_weights(self) -> bool:
-        """True if only differences of scores within a bag count."""
-        return self.head in ("softmax", "radial")
-
 
 @dataclass(frozen=True)
 class LabelledBags:

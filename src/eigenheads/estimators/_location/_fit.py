@@ -99,8 +99,7 @@ def _directions(state: FitState) -> dict[str, list[FloatArray]]:
         pulls = part.bags.spread(part.weights[:, None] * part.responses)
         pull = (pulls * part.bags.products(values)).sum(axis=1)
         moment += pull.astype(tokens.dtype) @ tokens
-        squares = np.einsum("ij,ij->i", tokens, tokens)
-        sizes = part.bags.spread(part.weights) * squares
+        sizes = part.bags.spread(part.weights) * (tokens**2).sum(axis=1)
         sized += sizes.astype(tokens.dtype) @ tokens
         if is_wide:
             matrices = [_moment_product(tokens, pull) for pull in pulls.T]
@@ -449,7 +448,8 @@ def choose_key_length(state: FitState) -> FitState:
         f"{state.n_iter} iterations"
     )
     is_simple = state.n_heads == 1 and not state.is_sparse
-    if settings.kind != SQUARED or not is_simple or not settings.has_relative_weights:
+    is_relative = settings.head in ("softmax", "radial")
+    if settings.kind != SQUARED or not (is_simple and is_relative):
         return state
     key = state.rows[0]
     strength = settings.alpha / (_UNIT_ALPHA * state.data.size)

@@ -293,9 +293,8 @@ def _heads(index: int, state: FitState) -> Iterator[tuple[str, FitState]]:
         given = ()
         for alpha in _PENALTIES["numbers"][-1][:2] if starts else ():
             here = replace(state.with_alpha(alpha), given=given, profiles=starts)
-            fit = fit_heads(here)
+            yield name, (fit := fit_heads(here))
             given = (fit.minimum,)
-            yield name, fit
 
 
 def _outputs(fit: FitState, bags: Bags) -> FloatArray:
