@@ -437,10 +437,12 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
     intercept_ : ndarray of shape (1,) or (n_classes,)
         :math:`b_c`.
 
-    baseline_, center_, coef_offset_, coef_radius_, precision_, alpha_, pooling_, \
-    output_scale_, selection_, feature_map_, objective_, start_, n_iter_
-        As in :class:`SingleLocationRegressor`; outputs are logits, and `output_scale_`
-        shrinks them towards those of the class frequencies.
+    baseline_, center_, coef_offset_, coef_radius_, precision_, feature_map_
+        As in :class:`SingleLocationRegressor`; outputs are logits.
+
+    alpha_, pooling_, output_scale_, selection_, objective_, start_, n_iter_
+        As in :class:`SingleLocationRegressor`; logits are shrunk towards those of the
+        class frequencies.
 
     n_features_in_, feature_names_in_
         Width of a token, and names of the features of a DataFrame.
