@@ -441,8 +441,7 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         As in :class:`SingleLocationRegressor`; outputs are logits.
 
     alpha_, pooling_, output_scale_, selection_, objective_, start_, n_iter_
-        As in :class:`SingleLocationRegressor`; logits are shrunk towards those of the
-        class frequencies.
+        As in :class:`SingleLocationRegressor`; `output_scale_` shrinks logits.
 
     n_features_in_, feature_names_in_
         Width of a token, and names of the features of a DataFrame.
