@@ -1,4 +1,4 @@
-"""Names that the README's blocks use: a trained model, test images, an encoder."""
+"""Names that a block of the README uses: a trained model and test images."""
 
 import torch
 from sklearn.datasets import load_digits
@@ -22,8 +22,6 @@ class Digits(nn.Module):
 
 def readme_names():
     """Return the names by which the README refers to models and data."""
-    from eigenheads_papers._models import minilm
-
     torch.manual_seed(0)
     pixels, digits = load_digits(return_X_y=True)
     images = torch.tensor(pixels.reshape(-1, 1, 8, 8) / 16, dtype=torch.float32)
@@ -42,21 +40,9 @@ def readme_names():
             hits = of(tested).argmax(1) == classes[1200:]
             return round(hits.float().mean().item(), 2)
 
-    encoder, tokenizer = minilm()
-    sentences = tokenizer(
-        [
-            "The cat that chased the mouse sat on the mat.",
-            "Attention heads can be tested against chance.",
-            "A null distribution says what chance alone would give.",
-        ],
-        return_tensors="pt",
-        padding=True,
-    )
     return {
         "model": model.eval(),
         "images": images[1200:],
         "calibration": images[:1200],
         "accuracy": accuracy,
-        "encoder": encoder,
-        "sentences": sentences,
     }

@@ -13,6 +13,10 @@ README = (ROOT / "README.md").read_text()
 BLOCKS = list(BLOCK.finditer(README))
 
 
+def needs_torch(block):
+    return "import torch" in block["code"] or "eigenheads.adapters" in block["code"]
+
+
 def run_blocks(blocks, namespace):
     for block in blocks:
         printed = run_block(block["code"], "README.md", namespace)
@@ -21,7 +25,7 @@ def run_blocks(blocks, namespace):
 
 
 def test_the_code_of_the_readme_prints_what_it_shows_without_torch():
-    blocks = [block for block in BLOCKS if "import torch" not in block["code"]]
+    blocks = [block for block in BLOCKS if not needs_torch(block)]
     assert len(blocks) >= 2
     run_blocks(blocks, {"__name__": "readme"})
 
@@ -30,7 +34,7 @@ def test_the_code_of_the_readme_prints_what_it_shows_without_torch():
 def test_the_code_of_the_readme_that_needs_torch_prints_what_it_shows():
     from tests.readme_model import readme_names
 
-    blocks = [block for block in BLOCKS if "import torch" in block["code"]]
+    blocks = [block for block in BLOCKS if needs_torch(block)]
     assert len(blocks) >= 2
     run_blocks(blocks, {"__name__": "readme", **readme_names()})
 
