@@ -95,3 +95,14 @@ def test_modules_import_each_other_in_one_direction_even_inside_functions(packag
         for path in folder.glob("_[a-z]*.py")
     }
     assert set(graphlib.TopologicalSorter(imports).static_order()) == set(imports)
+
+
+def test_wrapped_models_are_refused_with_the_way_to_the_model_inside():
+    """nnsight runs a model in its own way: the model inside it is what we take."""
+    from eigenheads.adapters import ablate_heads, capture_heads, probe_model
+
+    wrapper = type("LanguageModel", (), {"__module__": "nnsight.modeling.language"})()
+    for call in (capture_heads, probe_model, ablate_heads):
+        with pytest.raises(TypeError, match=r"got LanguageModel of nnsight") as error:
+            call(wrapper, torch.zeros(1, 3, 8))
+        assert "`model._model`" in str(error.value)
