@@ -11,5 +11,6 @@ collect_ignore_glob = (
         "eigenheads/adapters/*.py",
         "eigenheads/robustness/*.py",
         "eigenheads/extend/models.py",
+        "eigenheads/_modules.py",
     ]
 )
