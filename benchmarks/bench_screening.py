@@ -5,13 +5,14 @@ layers, three heads. Forward passes of the plain and the screened model alternat
 process; the ratio is that of the smallest processor times of one thread. The
 calibration reads blocks that are made on the fly, so that its peak of memory is its
 own; it runs in a process of its own, on 50 tokens of width 48, so that 100 000 inputs
-take seconds.
+take seconds. Screen and evaluation of images of 224 pixels run in one, too.
 """
 
 import copy
 import multiprocessing
 import resource
 import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from torch.nn import functional as F
 
 from eigenheads.adapters import screen_tokens
 from eigenheads.estimators import TokenScreen
+from eigenheads.robustness import evaluate_robustness
 
 N_TOKENS, WIDTH, DEPTH, HEADS, BATCH = 197, 192, 12, 3, 16
 SMALL = (50, 48)  # tokens and width of the calibration
@@ -109,6 +111,88 @@ def peak(n: int) -> float:
     return results.get()
 
 
+class Classifier(nn.Module):
+    """A tiny vision transformer for images of 224 pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(3, WIDTH, 16, stride=16)
+        self.start = nn.Parameter(torch.randn(1, 1, WIDTH))
+        self.place = nn.Parameter(0.1 * torch.randn(1, N_TOKENS, WIDTH))
+        self.blocks = nn.Sequential(*(Block() for _ in range(DEPTH)))
+        self.head = nn.Linear(WIDTH, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        patches = self.embed(x).flatten(2).mT
+        tokens = torch.cat([self.start.expand(len(x), -1, -1), patches], 1)
+        return self.head(self.blocks(tokens + self.place)[:, 0])
+
+
+def at_224(n: int, results: "multiprocessing.Queue[str]") -> None:
+    """Put what screen and evaluation of `n` images take, in batches of 32."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = Classifier().eval()
+    coarse = torch.rand(n, 3, 14, 14)
+    data = F.interpolate(coarse, 224, mode="bilinear"), torch.zeros(n, dtype=torch.long)
+    with torch.no_grad():
+        model(data[0][:32])
+        data = data[0], model(data[0]).argmax(1)
+
+    def measured(name: str, call: Callable[[], object]) -> None:
+        start = time.process_time()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        call()
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        results.put(
+            f"{name:34} {time.process_time() - start:7.1f} s, "
+            f"{grown / 1024:6.0f} MB more"
+        )
+
+    options = {"severities": [3], "batch_size": 32, "seed": 0}
+    with torch.no_grad():
+        measured("forward pass of 32", lambda: model(data[0][:32]))
+        measured("screen_tokens, both actions tried", lambda: screen(model, data[0]))
+        measured("screened forward pass of 32", lambda: model(data[0][:32]))
+    measured(
+        f"evaluation of {n}: two corruptions",
+        lambda: evaluate_robustness(
+            model,
+            data,
+            attacks=[],
+            corruptions=["gaussian_noise", "defocus_blur"],
+            **options,
+        ),
+    )
+    measured(
+        f"evaluation of {n}: PGD, ten steps",
+        lambda: evaluate_robustness(
+            model,
+            data,
+            corruptions=[],
+            attacks={"pgd": {"n_steps": 10}},
+            budgets=[1],
+            batch_size=32,
+        ),
+    )
+    results.put("")
+
+
+def screen(model: nn.Module, inputs: Tensor) -> None:
+    """Fit a screen to inputs in batches of 32."""
+    screen_tokens(model, list(inputs.split(32)))
+
+
+def print_224(n: int) -> None:
+    context = multiprocessing.get_context("spawn")
+    results: multiprocessing.Queue[str] = context.Queue()
+    worker = context.Process(target=at_224, args=(n, results))
+    worker.start()
+    while line := results.get():
+        print(line)
+    worker.join()
+
+
 def main(*, quick: bool = False) -> None:
     torch.set_num_threads(1)
     seconds, hide, impute = forward_ratio(1 if quick else 12)
@@ -116,3 +200,5 @@ def main(*, quick: bool = False) -> None:
     print(f"screened over plain: hide {hide:.3f}, impute {impute:.3f} (limit 1.15)")
     for n in (200,) if quick else (1000, 10_000, 100_000):
         print(f"calibration on {n:7d} inputs: {peak(n):7.1f} MB above a small fit")
+    print("images of 224 pixels, 197 tokens:")
+    print_224(96 if quick else 256)

@@ -196,8 +196,8 @@ def check_record_every(
 
     Examples
     --------
-    >>> check_record_every(None, n_steps=2020, n_runs=1, n_curves=5)
-    101
+    >>> check_record_every(None, n_steps=2000, n_runs=1, n_curves=5)
+    20
     >>> check_record_every(11, n_steps=10, n_runs=1, n_curves=5)
     Traceback (most recent call last):
     ...
