@@ -205,3 +205,14 @@ def test_signs_and_query_steps_reach_the_pursuit(multiplier, query_steps):
             layer(x[:, -1:], x, x)
         with pytest.raises(ValueError, match="'last' for queries='keys'"):
             swap_attention(layer, to="rpc", queries="keys", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "names_it"),
+    [({}, True), ({"multiplier": "admm"}, False), ({"multiplier": "paper"}, True)],
+)
+def test_the_warning_names_the_sign_that_minimises(options, names_it):
+    model = nn.TransformerEncoderLayer(16, 4, batch_first=True).eval()
+    with pytest.warns(SwapWarning) as seen:
+        swap_attention(model, to="rpc", **options)
+    assert ("multiplier='admm'" in str(seen[0].message)) is names_it

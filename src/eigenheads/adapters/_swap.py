@@ -120,10 +120,17 @@ def swap_attention(
     present = find_attention_layers(model, hint=hint)
     apply_variants(model, dict.fromkeys(_choose(present, layers), variant))
     if variant is not None and not variant.is_identity and not model.training:
+        printed = to == "rpc" and options.get("multiplier", "paper") == "paper"
+        sign = (
+            " multiplier='admm' has the sign that minimises, and disturbs trained "
+            "weights less than the printed one."
+            if printed
+            else ""
+        )
         warnings.warn(
             f"swap_attention: the weights were not trained for attention {to!r}, and "
             "the model is in evaluation mode. Fine-tune it, or expect much lower "
-            "accuracy (often near chance).",
+            f"accuracy (often near chance).{sign}",
             SwapWarning,
             stacklevel=2,
         )
