@@ -210,13 +210,14 @@ class _ProgressLines:
         self._done += units
         now = time.monotonic()
         self._first = min(self._first, now)
-        if now - self._first < _SECONDS_OF_STORED:
+        if now - self._first <= _SECONDS_OF_STORED:
             # Stored results come first, and take no time: they are no speed.
             self._begun, self._stored = now, self._done
-        if now < self._next or self._done <= self._stored:
+        elapsed = now - self._begun
+        if now < self._next or self._done <= self._stored or elapsed <= 0:
             return
         self._next = now + _SECONDS_PER_LINE
-        speed = (self._done - self._stored) / (now - self._begun)
+        speed = (self._done - self._stored) / elapsed
         seconds = max(0.0, self._total - self._done) / speed
         share = min(1.0, self._done / self._total) if self._total else 1.0
         text = f"{self._description}: {share:.0%} done, {duration(seconds)} left\n"

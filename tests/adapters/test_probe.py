@@ -661,7 +661,8 @@ def test_models_without_numbers_are_refused():
 
 
 def test_progress_without_a_terminal_is_lines(capsys, monkeypatch):
-    monkeypatch.setattr("eigenheads._parallel._SECONDS_PER_LINE", 0.0)
+    for name in ("_SECONDS_PER_LINE", "_SECONDS_OF_STORED"):
+        monkeypatch.setattr(f"eigenheads._parallel.{name}", 0.0)
     options = {"n_permutations": 9, "n_untrained": 1, "progress": True, "jobs": 1}
     probe_model(encoder(), torch.randn(2, 5, 16), **options)
     lines = capsys.readouterr().err.splitlines()

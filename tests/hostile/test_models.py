@@ -150,7 +150,7 @@ def test_a_hostile_configuration_is_refused_in_one_line(folder, changes, capsys)
     assert status == 2
     assert said.count("\n") == 1
     assert said.startswith(
-        ("eigenheads: probe: `MODEL` must be ", "eigenheads: probe: `model` must be ")
+        ("eigenheads: probe: `source` must be ", "eigenheads: probe: `model` must be ")
     )
 
 
@@ -241,7 +241,7 @@ def test_files_that_never_end_are_not_read(folder, swapped, change, capsys):
     status, said = probe(folder, capsys)
     assert status == 2
     assert said.count("\n") == 1
-    assert said.startswith("eigenheads: probe: `MODEL` must be ")
+    assert said.startswith("eigenheads: probe: `source` must be ")
     change(swapped)
     with pytest.raises(ValueError, match=r"^load_swapped: `path` must be "):
         load_swapped(swapped)

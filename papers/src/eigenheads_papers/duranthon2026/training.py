@@ -127,7 +127,8 @@ def _start(params: Params, rng: np.random.Generator) -> dict[str, FloatArray]:
     size = math.sqrt(0.1 / params.d)
     names = ("k.key", "k.value", "v.key", "v.value")
     drawn = {name: size * rng.standard_normal(params.n_runs) for name in names}
-    return drawn | {name: np.full(params.n_runs, 0.1) for name in ("k.k", "v.v")}
+    lengths = {name: np.full(params.n_runs, 0.1) for name in ("k.k", "v.v")}
+    return drawn | lengths | {"k.v": np.zeros(params.n_runs)}
 
 
 def check(run: Run[Params]) -> list[Claim]:
