@@ -313,7 +313,7 @@ def probe_command(
     ] = None,
     permutations: Annotated[
         int, typer.Option(help="Draws of the cheap null distributions.")
-    ] = 200,
+    ] = 99,
     redraws: Annotated[
         int | None,
         typer.Option(
