@@ -184,7 +184,7 @@ def planted(seed, d_model=64, n_heads=16):
 def test_a_head_that_decides_is_found():
     """Stated sizes: 16 heads of width 4, 12 sequences of 10 tokens, 39 random heads.
 
-    Nine of ten other draws of this model were found, and nothing else.
+    Nine of ten other draws were found with how="mean", and nothing else.
     """
     found = []
     for seed, how in enumerate(["mean", "resample", "zero"]):
